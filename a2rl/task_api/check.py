@@ -84,7 +84,7 @@ class TaskCheck:
         for claim, check in CHECKS.items():
             try:
                 yield Check(claim, check(self))
-            except Exception as error:  # noqa: BLE001 - the task's own code
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the task's own code
                 yield Check(claim, failure_text(error))
 
     def costs(self) -> str:

@@ -379,13 +379,13 @@ def code_of_task(task_id: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, A2rlError) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
             raise
         raise TaskDefinitionError(f"the code of the task {task_id} failed: {failure_text(error)}") from error
 
 
-def failure_text(error: Exception) -> str:
+def failure_text(error: BaseException) -> str:
     """Says what the code of a task raised, and in which line of which of its files."""
     if isinstance(error, A2rlError):
         return str(error)

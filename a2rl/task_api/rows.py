@@ -33,7 +33,7 @@ ENVIRONMENT = ("prompt", "done", "reward", "invalid", "write")
 """What an environment has. Grading does not need all of it, but what agents train with does."""
 
 Row = Mapping[str, Any]
-Reward = float | Mapping[str, float] | Exception
+Reward = float | Mapping[str, float] | BaseException
 """What an answer earns, or why that is not known. Of several figures by name, the first is the value."""
 Rewards = Callable[[Sequence[tuple[Row, str]]], Sequence[Reward]]
 
@@ -147,7 +147,7 @@ class RowsGrader:
         for row, answer in answered:
             try:
                 values.append(float(self.items.reward(row, answer)))
-            except Exception as error:  # noqa: BLE001 - the task's own code; whatever it raises is its failure
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the task raises is its failure
                 values.append(error)
         return values
 
@@ -166,13 +166,13 @@ class RowsGrader:
                     turns.append(completion.text.strip())
                     text += f"{completion.text}\n{environment.write(turns[-1])}"
             return self._result(item, float(environment.reward), "\n".join(turns), tokens, cut)
-        except Exception as error:  # noqa: BLE001 - as above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
             return self._result(item, error, "", tokens, cut)
 
     def _result(self, item: str, reward: Reward, answer: str, tokens: int, cut: bool) -> ItemResult:
-        if not isinstance(reward, Exception) and not 0 <= (value := value_of(reward)) <= 1:
+        if not isinstance(reward, BaseException) and not 0 <= (value := value_of(reward)) <= 1:
             reward = ValueError(f"a reward of {value}, which is not from 0 to 1")
-        if isinstance(reward, Exception):
+        if isinstance(reward, BaseException):
             reason = f"the task's own code failed: {failure_text(reward)}"
             return ItemResult(id=item, verdict="errored", reason=reason[:ANSWER_SHOWN])
         verdict: Verdict = "correct" if value > MOST else "truncated" if cut else "wrong"

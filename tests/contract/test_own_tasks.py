@@ -94,7 +94,7 @@ def test_a_folder_that_is_no_task_is_said(root: Path, tmp_path: Path) -> None:
         find_task(str(tmp_path), root)
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "TASK = 3", "import nowhere", "TASK = ("])
+@pytest.mark.parametrize("text", ["1 / 0", "TASK = 3", "import nowhere", "TASK = (", "exit(3)"])
 def test_a_task_that_cannot_be_loaded_is_said_and_not_listed(root: Path, tmp_path: Path, text: str) -> None:
     folder = own_task(tmp_path / "sums")
     (folder / "task.py").write_text(text)
@@ -109,6 +109,7 @@ def test_a_task_that_cannot_be_loaded_is_said_and_not_listed(root: Path, tmp_pat
         ("task.py", 'metric="share of right answers"', "partial=True", "metric: Field required; partial: no such"),
         ("items.py", "def prompt(row):", "def prompt(row)", r"items\.py, line 6: SyntaxError: expected ':'"),
         ("prepare.py", "write_rows(items", "write_rows(item", r"prepare\.py, line 24: NameError: name 'item'"),
+        ("prepare.py", "write_rows(items", "exit(3); (items", r"prepare\.py, line 24: SystemExit: 3"),
         ("prepare.py", "write_rows(items", "open('my.csv'); (items", r"prepare\.py, line 24: FileNotFoundError"),
         ("prepare.py", 'rows(1, "eval", 200)', 'rows(0, "train", 2000)', "keep each in one of them; there are 2000"),
     ],
@@ -129,6 +130,7 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         ("static", "items.py", "float(", "float(answer) * (", "items.py, line 11: ValueError: could not convert"),
         ("static", "items.py", "    return float", "    '27 + 82' in row['question'] and row['id']\n    return float",
          "1 of 200 are errored, such as item 0: the task's own code failed: items.py, line 11: KeyError: 'id'"),
+        ("static", "items.py", "float(", "exit(3) or (", "items.py, line 11: SystemExit: 3"),
         ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
         ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
         ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
