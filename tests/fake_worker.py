@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from a2rl.grading.pool import OUT_OF_MEMORY
+from a2rl.linux.process_tree import die_with_parent
 
 working: list[int] = []
 """The numbers of the jobs so far."""
@@ -108,6 +109,7 @@ def judge(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    die_with_parent()
     say(ready=True)
     sys.stdin.readline()  # the keys; see a2rl/llm/keys.py
     for line in sys.stdin:

@@ -229,7 +229,7 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
         return
     run, settings = evidence.run, evidence.settings
     seen, fresh = _asked(evidence, found)
-    device = devices_of(check_gpus(run, settings).all)[0]
+    device = devices_of(check_gpus(run, settings).all)[-1]  # one of the agent's, for which no other run waits
     if not seen or not fresh:
         yield _not_checked(f"{what}, because the answers of this task are not single texts.")
         return

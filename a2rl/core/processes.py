@@ -27,7 +27,7 @@ _STOP_OF_RUN: ContextVar[threading.Event | None] = ContextVar("stop", default=No
 """Set if this run must stop and its siblings in the same process go on. It is known in the thread that works on it."""
 KILL_TIMEOUT_S = 5.0
 TREE_TIMEOUT_S = 10.0
-MAX_RESTARTS = 20
+MAX_RESTARTS, RESTART_PAUSE_S = 20, 5.0
 POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
@@ -255,7 +255,10 @@ class RestartedChild:
             if self._closing.is_set():
                 return
             self._on_end(status)
-            self.child = self._start()
+            try:
+                self.child = self._start()
+            except OSError:  # the machine lacks memory or processes now
+                self._closing.wait(RESTART_PAUSE_S)
             if self._closing.is_set():
                 self.child.end(KILL_TIMEOUT_S)
                 return

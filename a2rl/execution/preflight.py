@@ -199,14 +199,14 @@ def _gpus(spec: RunSpec, here: ThisMachine) -> str:
     require_gpus_for_one(spec.gpus_for_one, counts.grading or counts.agent)
     of_grader = f", and {counts.grading} that only grade" if counts.grading else ""
     total = len(here.gpus.gpus)
-    return f"{counts.agent} for the agent{of_grader}, of {total}: {total // sum(counts)} runs at a time"
+    at_a_time = f": {(total - counts.grading) // counts.agent} runs at a time" if counts.agent else ""
+    return f"{counts.agent} for the agent{of_grader}, of {total}{at_a_time}"
 
 
 def _backend(spec: RunSpec, here: ThisMachine) -> str:
     """Checks the environment that grades, with the GPUs that grade."""
-    agent, grading = here.counts(spec)
-    mine = here.gpus.gpus[: agent + grading]
-    return check_backend(spec.backend, mine[agent:] if grading else mine, here.settings)
+    (agent, grading), gpus = here.counts(spec), here.gpus.gpus
+    return check_backend(spec.backend, gpus[-grading:] if grading else gpus[:agent], here.settings)
 
 
 def _gpus_in_sandbox(spec: RunSpec, here: ThisMachine) -> str:

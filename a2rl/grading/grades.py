@@ -84,7 +84,7 @@ class Grades:
         self._waiting: dict[str, Future[Graded]] = {}
         """The checkpoints that wait for a grade, by digest."""
         self.lost: dict[str, str] = {}
-        """Why checkpoints cannot be graded for now whose device was lost after the agent's end, by digest."""
+        """Why checkpoints cannot be graded for now, after the agent's end: what the machine has lost, by digest."""
 
     def waiting(self) -> frozenset[str]:
         """Returns the digests of the checkpoints that wait for a grade."""
@@ -118,34 +118,43 @@ class Grades:
             progress_path(job.result).unlink(missing_ok=True)  # of an earlier service that was killed
             graded = self._pool.submit(job, named_devices(gpu))
             graded.add_done_callback(lambda done: self._settle(job, digest, done, outcome))
-        except BaseException:
-            self._waiting.pop(digest, None)  # so that the next request tries again instead of waiting for this one
-            raise
+        except Exception as failure:  # noqa: BLE001 - others may wait for the same checkpoint
+            self._fail(digest, outcome, failure)
         return outcome
 
     def _settle(self, job: GradeJob, digest: str, done: "Future[GradeResult]", outcome: "Future[Graded]") -> None:
-        """Records the result and completes the future for the waiting requests; a failure is not remembered."""
+        """Records the result and completes the future for the waiting requests."""
         try:
             graded = self._record(job, digest, done)
-        except A2rlError as failure:
-            self._waiting.pop(digest, None)
-            outcome.set_exception(failure)
         except Exception as failure:  # noqa: BLE001 - in a callback, an exception would be lost and requests would hang
-            self._waiting.pop(digest, None)
-            outcome.set_exception(InfrastructureError(f"the grade could not be recorded: {failure!r}; submit again"))
+            self._fail(digest, outcome, failure)
         else:
             self._waiting.pop(digest, None)  # the grade is in the ledger now
             self.lost.pop(digest, None)
             outcome.set_result(graded)
             self._on_graded()
 
+    def _fail(self, digest: str, outcome: "Future[Graded]", failure: Exception) -> None:
+        """Completes the future for the waiting requests without a grade; the next request tries again."""
+        if not isinstance(failure, A2rlError):
+            failure = InfrastructureError(f"the grader failed: {failure!r}; submit again")
+        self._waiting.pop(digest, None)
+        try:
+            if not self._is_clock_running:
+                self.lost[digest] = str(failure)
+        finally:
+            outcome.set_exception(failure)
+
+    @property
+    def _is_clock_running(self) -> bool:
+        return self._run.clock.read_state().running_since is not None
+
     def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
-        error, running = done.exception(), self._run.clock.read_state().running_since is not None
+        error, running = done.exception(), self._is_clock_running
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
         if isinstance(error, DeviceLostError) and not running:
-            self.lost[digest] = str(error)  # what the machine has lost is no verdict on the checkpoint
-            raise error
+            raise error  # what the machine has lost is no verdict on the checkpoint
         if running and error is None and judge_failed(job, done.result()):
             error = GradingError(done.result().score.reason, done.result().score.seconds)
             job.result.unlink(missing_ok=True)  # the judgements that succeeded are cached, so they cost nothing again

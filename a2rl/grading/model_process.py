@@ -15,6 +15,7 @@ from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, last_w
 from a2rl.core.files import write_model
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
+from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.linux.gpus import CPU
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.checkpoint import BYTES, tensors_of
@@ -54,7 +55,7 @@ class ModelSize(NamedTuple):
 def run_model_process(
     module: str, arguments: list[str], log: Path, timeout_s: float, settings: Settings, device: str = CPU
 ) -> str:
-    """Runs a module to its end.
+    """Runs a module to its end, when it is its turn to compute on the device.
 
     Args:
         timeout_s: The process is killed after this time.
@@ -64,13 +65,16 @@ def run_model_process(
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline meanwhile.
+        InfrastructureError: A GPU that is shared with other runs did not become free.
     """
-    gpus = {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "TRANSFORMERS_VERBOSITY": "error"}
+    gpus = [] if device == CPU else device.split(",")
+    variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "TRANSFORMERS_VERBOSITY": "error"}
     command = module_command(module, *arguments)
-    try:
-        status = run_child(command, child_environment(settings) | gpus, log, timeout_s, folder=settings.root)
-    except InfrastructureError:
-        return f"it took longer than {timeout_s:.0f} s"
+    with hold_for_grade(gpus, settings.gpu_locks, f"the process {module}"):
+        try:
+            status = run_child(command, child_environment(settings) | variables, log, timeout_s, folder=settings.root)
+        except InfrastructureError:
+            return f"it took longer than {timeout_s:.0f} s"
     if status == 0:
         return ""
     said = log.read_text(errors="replace")[-LOG_CHARS:]

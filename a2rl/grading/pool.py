@@ -184,7 +184,12 @@ class GraderPool(AbstractContextManager["GraderPool"]):
             slot.device_is_free.acquire()
             if (waiting := self._jobs.take(slot.device)) is None:
                 return
-            threading.Thread(target=self._grade, args=(slot, waiting), daemon=True).start()
+            with suppress(Exception):  # the job meets the same problem, and reports it
+                slot.live_worker()  # started here, because the kernel ends it with the thread that has started it
+            try:
+                threading.Thread(target=self._grade, args=(slot, waiting), daemon=True).start()
+            except RuntimeError:  # there are too many processes: the device waits for the judge, too
+                self._grade(slot, waiting)
 
     def _grade(self, slot: "_Slot", waiting: _QueuedJob) -> None:
         outcome: GradeResult | A2rlError
@@ -277,7 +282,7 @@ class _Slot:
 
     def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, int]:
         """Runs the job once; returns why there is no result, and how many times a job is tried that fails so."""
-        worker, failure = self._live_worker(), job.result.with_suffix(".error")
+        worker, failure = self.live_worker(), job.result.with_suffix(".error")
         failure.unlink(missing_ok=True)
         try:
             exit_code = worker.run(job, free_device)
@@ -299,7 +304,8 @@ class _Slot:
             return "", ATTEMPTS
         return f"{_how_it_ended(exit_code)}; its log is {job.log}", MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS
 
-    def _live_worker(self) -> "WorkerProcess":
+    def live_worker(self) -> "WorkerProcess":
+        """Returns the worker, or a new one if it has died."""
         with self._lock:
             self._check_open()
             if not self._worker.is_alive:

@@ -190,12 +190,10 @@ class GradingService:
         try:
             accepted = self.submissions.accept(pending, again=again)
             graded = self._grades.grade(accepted.weights_digest, pending.received.gpu)
-        except InvalidSubmissionError as refusal:
-            self._end(pending, refusal)
         except A2rlError as error:
-            self._end(pending, error, is_copied=False)
+            self._end(pending, error)
         except Exception as error:  # noqa: BLE001 - in a thread, an exception would be lost and requests would hang
-            self._end(pending, InfrastructureError(f"the grader failed: {error!r}; submit again"), is_copied=False)
+            self._end(pending, InfrastructureError(f"the grader failed: {error!r}; submit again"))
         else:
             self._uncopied.pop(pending.received.receipt, None)
             graded.add_done_callback(lambda done: self._end(pending, _outcome_of(accepted, done)))
@@ -207,14 +205,15 @@ class GradingService:
         try:
             threading.Thread(target=self.work, args=[pending], kwargs={"again": again}, daemon=True).start()
         except RuntimeError as error:  # there are too many processes; `finish` begins with it again
-            self._end(pending, InfrastructureError(f"{error}; {KEPT}"), is_copied=False)
+            self._end(pending, InfrastructureError(f"{error}; {KEPT}"))
 
-    def _end(self, pending: PendingSubmission, ending: Outcome | BaseException, *, is_copied: bool = True) -> None:
+    def _end(self, pending: PendingSubmission, ending: Outcome | BaseException) -> None:
         receipt = pending.received.receipt
         try:
-            if is_copied:
+            entries = self._run.ledger.entries()
+            if receipt not in {each.receipt for each in open_receipts(entries)}:
                 self._uncopied.pop(receipt, None)
-            elif not is_agent_at_work(self._run.ledger.entries()):
+            elif not is_agent_at_work(entries):
                 self._uncopied[receipt] = str(ending)
             # The reference has the time of the last submission in the workspace.
             with suppress(OSError, A2rlError), UntrustedFolder.at(self._run.workspace) as workspace:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import machine_failure
 from a2rl.core.processes import MAX_RESTARTS, Child, check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import open_receipts, ungraded
@@ -159,6 +160,8 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
                 self._module, self._run.root, descriptor, theirs, settings=self._settings,
                 log=self._run.logs / "service.log", descriptors=[descriptor, theirs],
             )  # fmt: skip
+        except OSError as error:
+            raise machine_failure("start the grading service", error) from error
         finally:
             os.close(theirs)
         child.tell(keys_message(grader_keys(self._settings)))

@@ -14,6 +14,7 @@ Standard library only: the supervisor imports this module.
 """
 
 import contextlib
+import math
 import os
 import resource
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +65,10 @@ class Resources(NamedTuple):
 
 def _number(text: str) -> float | None:
     try:
-        return max(0.0, float(text))
+        number = float(text)
     except ValueError:
         return None
+    return max(0.0, number) if math.isfinite(number) else None
 
 
 def spare_memory() -> int:

@@ -174,7 +174,7 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     """Adds the event as the last entry of the chain."""
     last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json")))
+    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json"))).encode("utf-8", "replace").decode()
     entry_hash = chain_hash(seq, at, event.kind, body, previous)
     database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
     return Entry(seq, at, event, previous, entry_hash)

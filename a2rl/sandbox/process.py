@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import machine_failure
 from a2rl.core.processes import KILL_TIMEOUT_S, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.orphans import MARKER, ProcessTrace, end_orphans, end_traced_processes
@@ -39,14 +40,17 @@ class AgentProcess:
         marker = secrets.token_hex(16)
         command = command._replace(env={MARKER: marker, **command.env})
         self._trace, self._marker = command.trace, marker
-        self._supervisor = subprocess.Popen(
-            module_command("a2rl.sandbox.supervisor"),
-            cwd=settings.root,
-            env=child_environment(settings),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C must reach the pipeline only, which then stops the agent itself
-        )
+        try:
+            self._supervisor = subprocess.Popen(
+                module_command("a2rl.sandbox.supervisor"),
+                cwd=settings.root,
+                env=child_environment(settings),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C must reach the pipeline only, which then stops the agent itself
+            )
+        except OSError as error:
+            raise machine_failure("start the agent's supervisor", error) from error
         assert self._supervisor.stdin is not None
         self._ended = os.pidfd_open(self._supervisor.pid)
         with contextlib.suppress(OSError):

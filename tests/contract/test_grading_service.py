@@ -18,7 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
@@ -33,6 +33,7 @@ from a2rl.grading.submission_states import ungraded
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed, PrivateGraded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.inputs import hidden_of
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.run.rules import DEFAULT_SUBMISSIONS
 from a2rl.scoring.score import ItemResult
@@ -495,6 +496,24 @@ def test_a_gpu_lost_after_the_agents_end_is_a_machine_problem(run: RunDir, setti
     assert service.problem == "GPU GPU-1 has disappeared"
     assert run.ledger.events(Graded) == []
     assert run.ledger.events(GradingFailed)  # from before the agent's end, when it may submit again
+
+
+def test_inputs_lost_before_the_end_are_a_machine_problem(run: RunDir, settings: Settings, v1: str) -> None:
+    """The stage waits for what it is not told of. A service that starts then does not die of it."""
+    service = GradingService(run, cast(GraderPool, FakePool(failure="no memory")))
+    submit_checkpoint(service, v1)
+    end_agent(run)
+    hidden = hidden_of(run)
+    away = hidden.rename(hidden.with_name("away"))
+    with contextlib.suppress(A2rlError):
+        service.finish()
+    assert "hidden data" in service.problem
+    next_service = GradingService(run, cast(GraderPool, FakePool()))
+    assert "hidden data" in next_service.problem
+    away.rename(hidden)
+    next_service.finish()
+    wait_for(lambda: run.ledger.events(Graded))
+    assert next_service.problem == ""
 
 
 def test_health_names_the_task_and_the_devices(run: RunDir, settings: Settings) -> None:

@@ -215,7 +215,7 @@ class Relay:
         """Builds the request to the provider."""
         sent = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
         headers = [
-            (name, self._with_key(value) if name in KEY_HEADERS else value)
+            (name.encode("latin-1"), (self._with_key(value) if name in KEY_HEADERS else value).encode("latin-1"))
             for name, value in sent
             if name in KEY_HEADERS or HEADERS.fullmatch(name)
         ]
@@ -229,7 +229,7 @@ class Relay:
         url = httpx.URL(self._origin, path=path, query=urlencode(query).encode() or None)
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
         return self._http.build_request(
-            scope["method"], url, headers=[*headers, ("accept-encoding", "identity")], content=content
+            scope["method"], url, headers=[*headers, (b"accept-encoding", b"identity")], content=content
         )
 
     def _content(self, path: str, body: bytes, exchange: Exchange) -> bytes:
@@ -366,7 +366,15 @@ def main() -> None:
     environ = Settings.load().environ
     register_secrets({name: environ[name] for name in told.keys})
     relay = Relay(told, {stand_in: environ[name] for name, stand_in in told.keys.items()})
-    serve_for_parent(relay, int(sys.argv[1]), lifespan="off", limit_concurrency=MAX_CONNECTIONS, http="h11", ws="none")
+    serve_for_parent(
+        relay,
+        int(sys.argv[1]),
+        lifespan="off",
+        limit_concurrency=MAX_CONNECTIONS,
+        http="h11",
+        ws="none",
+        log_level="error",  # a warning for every malformed request would fill the disk
+    )
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ class TokenUse(NamedTuple):
 
 def parse_request(path: str, body: dict[str, Any]) -> ParsedRequest:
     """Returns what a request asks for; `path` is that of the API, without the part that the provider adds."""
-    tools = tuple(name[:MAX_NAME] for name in sorted(beyond_text(path, body))[:MAX_TOOLS])
+    tools = tuple(map(_name, sorted(beyond_text(path, body))[:MAX_TOOLS]))
     return ParsedRequest(_name(body.get("model")), tools)
 
 
@@ -303,4 +303,5 @@ def _used(usage: dict[str, Any]) -> TokenUse:
 
 
 def _name(value: object) -> str:
-    return value[:MAX_NAME] if isinstance(value, str) else ""
+    """Returns a name as it is recorded, without lone surrogates, which JSON allows and UTF-8 does not."""
+    return value[:MAX_NAME].encode("utf-8", "replace").decode() if isinstance(value, str) else ""

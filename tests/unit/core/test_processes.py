@@ -1,6 +1,7 @@
 """Tests child processes of the pipeline: some end with it, and it sends messages to some without waiting."""
 
 import ast
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import last_words
-from a2rl.core.processes import Reading, read_apart, tied_to_parent
+from a2rl.core import processes
+from a2rl.core.errors import InfrastructureError, last_words
+from a2rl.core.processes import Child, Reading, RestartedChild, read_apart, tied_to_parent
 from a2rl.core.settings import Settings
+from a2rl.grading.service_process import ServiceProcess
+from a2rl.run.directory import RunDir
 from a2rl.sandbox import command
 from a2rl.sandbox.command import LineReader, LineWriter
-from tests.run_maker import alive, kill, wait_for
+from a2rl.sandbox.process import AgentProcess
+from tests.run_maker import alive, kill, spec, wait_for
 
 PARENT = """
 import subprocess, sys, threading, time
@@ -50,6 +55,27 @@ def test_work_between_fork_and_exec_is_in_one_place(repository: Path) -> None:
         if isinstance(node, ast.keyword) and node.arg == "preexec_fn"
     ]
     assert found == ["a2rl/sandbox/supervisor.py"]
+
+
+def test_a_child_that_cannot_be_started_again_at_once_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the machine has no memory, or the agent has taken all processes of the user."""
+    monkeypatch.setattr(processes, "RESTART_PAUSE_S", 0.01)
+    programs = iter([["true"], ["/no/such/program"], ["cat"]])
+    restarted = RestartedChild(lambda: Child(next(programs), {"PATH": os.defpath}))
+    first = restarted.child
+    restarted.watch()
+    wait_for(lambda: restarted.child is not first)
+    assert restarted.child.is_alive
+    restarted.close(1.0)
+
+
+def test_a_process_that_cannot_be_started_is_a_machine_failure(settings: Settings, tmp_path: Path) -> None:
+    """So the stage is tried again."""
+    nowhere, run = dataclasses.replace(settings, root=settings.root / "nowhere"), RunDir.create(tmp_path, spec())
+    with pytest.raises(InfrastructureError, match="cannot start the grading service"):
+        ServiceProcess(run, nowhere)
+    with pytest.raises(InfrastructureError, match="cannot start the agent's supervisor"):
+        AgentProcess(command.AgentCommand(["true"], "/", {}, ""), nowhere)
 
 
 def test_a_feed_never_waits_and_drops_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -337,6 +337,17 @@ def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(
     assert problems([ready(gpus_per_run=2, grading_gpus=1)], seen).keys() == {"GPUs"}
 
 
+def test_runs_share_the_gpus_that_only_grade_which_are_the_last(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = FakeGpus(settings.root, 8).seen_by(settings)
+    monkeypatch.setattr(preflight, "check_gpus_in_sandbox", lambda gpus, *_: "")
+    monkeypatch.setattr(preflight, "check_backend", lambda _, gpus, __: str([gpu.index for gpu in gpus]))
+    found = {each.what: each.found for each in examine_runs([ready(gpus_per_run=1, grading_gpus=1)], seen)}
+    assert found["GPUs"] == "1 for the agent, and 1 that only grade, of 8: 7 runs at a time"
+    assert found["back end"] == "[7]"
+
+
 def test_a_model_on_more_gpus_than_grade_is_refused(
     ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

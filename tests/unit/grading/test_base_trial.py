@@ -1,6 +1,7 @@
 """Tests the trial of a base model: what it finds before the agent's hours, and that it is not repeated."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading import base_trial, model_process
 from a2rl.grading.base_trial import try_base_model
 from a2rl.grading.model_process import run_model_process
+from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.models.checkpoint import tensors_of
 from tests.run_maker import checkout
 from tests.small_model import Weight, edit_json, read_weights, write_safetensors
@@ -105,6 +107,17 @@ def test_a_process_that_takes_too_long_is_ended(base: Path, settings: Settings, 
 def test_a_process_that_fails_leaves_its_last_words(settings: Settings, tmp_path: Path) -> None:
     failure = run_model_process(base_trial.__name__, [], tmp_path / "log", 60.0, settings)
     assert failure.startswith("its process ended with exit code 1: IndexError")
+
+
+def test_a_process_waits_for_its_turn_on_a_gpu_that_runs_share(settings: Settings, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with ThreadPoolExecutor(1) as threads:
+        with hold_for_grade(["GPU-0"], settings.gpu_locks, "the grade of another run"):
+            waiting = threads.submit(run_model_process, base_trial.__name__, [], log, 60.0, settings, "GPU-0")
+            with pytest.raises(TimeoutError):
+                waiting.result(1.0)
+            assert not log.exists()
+        assert "IndexError" in waiting.result()
 
 
 @pytest.mark.slow

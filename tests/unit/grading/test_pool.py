@@ -1,5 +1,6 @@
 """Tests the pool of grading workers: whatever happens to a worker, every job ends, and in time."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -140,6 +141,29 @@ def test_what_waits_for_its_judge_ends_with_the_pool(pool: GraderPool, make: Mak
 
 
 def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make) -> None:
+    assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
+
+
+def test_a_worker_that_was_started_again_grades_later_jobs(pool: GraderPool, make: Make) -> None:
+    """The kernel ends a worker with the thread that has started it."""
+    pool.submit(make("die once")).result(SOON_S)
+    [worker] = pool.worker_pids()
+    wait_for(lambda: not any(thread.name.endswith("(_grade)") for thread in threading.enumerate()))
+    assert pool.submit(make("grade")).result(SOON_S).score.correct == 1
+    assert pool.worker_pids() == [worker]
+
+
+def test_jobs_are_graded_also_where_no_thread_can_be_started(
+    pool: GraderPool, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the agent has taken all processes that the user may have."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert pool.submit(make("grade")).result(SOON_S).score.correct == 1
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 

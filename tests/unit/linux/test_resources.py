@@ -115,8 +115,9 @@ def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     assert removed_bytes([0, os.getpid()]) >= 0
 
 
-def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path) -> None:
-    found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "no number"})
+@pytest.mark.parametrize("text", ["no number", "inf", "nan"])
+def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path, text: str) -> None:
+    found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": text})
     assert found.memory == spare_memory()
     assert found.disk > 0
     assert found.processes == PROCESSES

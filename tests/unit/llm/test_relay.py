@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from a2rl.agent_systems.transcripts.ending import FailedRequest
+from a2rl.agent_systems.transcripts.ending import FailedRequest, ending
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
@@ -35,6 +35,7 @@ from a2rl.mock_llm import anthropic_messages, gemini, openai_chat, openai_respon
 from a2rl.mock_llm.dialogue import Call, Dialect, LlmRequest, Reply
 from a2rl.mock_llm.scenario import Usage
 from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentEnded
 from a2rl.run.records import LlmUse
 from a2rl.run.rules import Listed, rules
 from tests.run_maker import wait_for
@@ -381,6 +382,29 @@ def test_what_goes_beyond_text_is_refused_and_written_down(relay: RelayProcess, 
     assert "mcp" in answer.json()["error"]["message"]
     assert provider.asked == []
     assert (seen(run, 1).refused, seen(run, 1).server_tools) == (1, {"mcp": 1})
+
+
+def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    asked = {"model": "m\ud800", "tools": [{"type": "t\ud800"}]}
+    answer = httpx.post(
+        f"http://127.0.0.1:{relay.port}/api/v1/messages", content=json.dumps(asked), timeout=60, trust_env=False
+    )
+    assert (answer.status_code, provider.asked) == (403, [])
+    assert seen(run, 1).server_tools == {"t?": 1}
+    [failed] = failed_requests(run) or []
+    why = ending("crashed", 1, failed=[failed]).why
+    run.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="crashed", exit_code=1, why=why))
+    assert "t?" in run.ledger.events(AgentEnded)[-1].why
+
+
+def test_a_header_of_any_bytes_is_passed_on_and_fills_no_log(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    url = f"http://127.0.0.1:{relay.port}/api/v1/messages"
+    assert httpx.post(url, json={}, headers={b"user-agent": b"\xe9"}, timeout=60, trust_env=False).status_code == 200
+    with socket.create_connection(("127.0.0.1", relay.port)) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        assert b"400" in connection.recv(1000)
+    assert provider.asked[0][1]["user-agent"] == "\xe9"
+    assert (run.logs / "relay.log").read_text() == ""
 
 
 def test_what_the_rules_allow_is_passed_on_and_written_down(

@@ -12,7 +12,7 @@ import pytest
 
 from a2rl.core.database import use_write_ahead_log
 from a2rl.core.errors import InfrastructureError, IntegrityError
-from a2rl.run.events import AgentStarted, RunInterrupted
+from a2rl.run.events import AgentStarted, RunFailed, RunInterrupted
 from a2rl.run.ledger import GENESIS, Ledger
 
 COLUMNS = "seq, at, kind, body, previous, hash"
@@ -50,6 +50,13 @@ def test_events_are_found_by_kind(ledger: Ledger) -> None:
     ledger.append(RunInterrupted(stage="execute"))
     assert ledger.events(RunInterrupted) == [RunInterrupted(stage="execute")]
     assert len(ledger.events(AgentStarted)) == 5
+
+
+def test_text_that_no_file_can_hold_is_replaced(ledger: Ledger) -> None:
+    """JSON and names of files allow lone surrogates, and UTF-8 does not."""
+    ledger.append(RunFailed(stage="execute", reason="a \ud800 of the agent"))
+    assert ledger.events(RunFailed)[0].reason == "a ? of the agent"
+    ledger.verify()
 
 
 def test_a_missing_ledger_has_no_entries_and_does_not_verify(tmp_path: Path) -> None:
