@@ -79,7 +79,7 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
     known = sorted((here | {run.id: run for run in fetch_suites(names, settings)}).values(), key=lambda run: run.id)
     found: dict[str, RunDir] = {}
     for name in names:
-        of_name = [run for run in known if run.id == name or name in (run.spec.suite, run.spec.launch)]
+        of_name = [run for run in known if run.goes_by([name])]
         if not of_name and (submitted := submitted_runs(name, settings)):
             raise UsageError(
                 f"no machine has begun a run of {name!r} ({submitted} submitted): see `a2rl suite status {name}`"

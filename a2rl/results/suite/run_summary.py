@@ -13,7 +13,7 @@ from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
 from a2rl.results.figures import RunMetrics, contributions_of, result_items, run_metrics
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import allocation_of
 from a2rl.run.inputs import base_model_of
@@ -122,7 +122,7 @@ def summaries(runs: Iterable[RunDir]) -> Summaries:
     for run in runs:
         try:
             found.runs.append(summary_of(run))
-        except (A2rlError, OSError, ValueError, LookupError) as error:
+        except UNREADABLE as error:
             found.unreadable[run.id] = str(error)
     return found
 
@@ -135,7 +135,7 @@ def summary_of(run: RunDir) -> RunSummary:
     """
     run.check_plain()
     file, state = run.root / "summary.json", _state(run.root)
-    with suppress(OSError, ValueError, A2rlError):
+    with suppress(*UNREADABLE):
         if (kept := read_model(file, RunSummary)).state == state:
             return kept
     found = _summarise(run, state)
