@@ -18,7 +18,7 @@ from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import allocation_of
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry, events_of, grades_among
-from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
+from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.validity.record import Word, counted_gain, read_validity
@@ -184,7 +184,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         refused=executed.refused if executed else 0,
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=executed.cost_usd if executed else None,
-        tokens=seen.tokens if seen else _reported_tokens(usage),
+        tokens=seen.tokens if seen else usage.tokens if usage else None,
         gpu_hours=_gpu_hours(run, executed),
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
@@ -194,12 +194,6 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         items_digest=digest,
         gains=gains if counts else (0.0,) * len(gains),
     )
-
-
-def _reported_tokens(usage: Usage | None) -> int | None:
-    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
-        return None
-    return usage.prompt_tokens + usage.completion_tokens
 
 
 def _gpu_hours(run: RunDir, executed: ExecuteRecord | None) -> float | None:
