@@ -177,7 +177,7 @@ def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> None
         raise RunFailedError(
             f"{stage}: {error}; the result stands, and `a2rl resume {run.id}` finishes the run"
         ) from error
-    raise RunFailedError(f"{record.reason}; the run counts as failed until `a2rl resume {run.id}` succeeds") from error
+    raise RunFailedError(f"{record.reason}; the run has failed, and `a2rl resume {run.id}` tries it again") from error
 
 
 @contextmanager

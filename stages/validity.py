@@ -28,11 +28,9 @@ READING: tuple[CheckFunction, ...] = (
     halves_agree,
     length_gaming, provenance, tries, text_hits,
 )  # fmt: skip
-"""The checks that read what is there, the cheap ones first. They are made in a process of their own."""
+"""The checks of a run that read what is there, the cheap ones first. They are made in a process of their own."""
 GRADING: tuple[CheckFunction, ...] = (twins_gap, log_probability_gap)
-"""The checks that start graders."""
-CHECKS = READING + GRADING
-"""The checks of a run. To add one, add its function."""
+"""Those that start graders. To add a check, add its function."""
 
 
 def validity(run: RunDir, settings: Settings) -> ValidityRecord:

@@ -26,6 +26,7 @@ from a2rl.grading.submission_queue import PendingSubmission
 from a2rl.judge.params import JudgeParams
 from a2rl.models.base_model import SMALL_FILES, model_digest
 from a2rl.models.checkpoint import weights_digest
+from a2rl.recording.trajectory import keep_summary
 from a2rl.results.manifest import close_run
 from a2rl.results.mlflow.store import MlflowStore
 from a2rl.results.mlflow.tracking import Tracker
@@ -299,6 +300,8 @@ def finished_run(folder: Path, in_full: bool = False, judged: bool = True, **cha
     if in_full:
         (run.workspace / "code" / "train.py").write_text("print(1)\n")
         (run.logs / "agent.log").write_text("step 1\nstep 2\n")
+        (run.workspace / "summary.md").write_text("It went well.\n")
+        keep_summary(run)
         GradingService(run, cast(GraderPool, FakePool())).submissions.refuse_unreceived("output/v0", "not a folder")
     finish(run, settings, base_model, judged)
     return Finished(run, settings)

@@ -134,7 +134,7 @@ class BehindNote(NamedTuple):
     def read(self, run: RunDir) -> str:
         """Returns the line for the user; empty if there is no note."""
         try:
-            problem = (run.logs / self.file).read_text(encoding="utf-8").strip()
+            problem = (run.logs / self.file).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
         return self.says.format(problem=problem, run=run.id)

@@ -18,7 +18,7 @@ import a2rl
 from a2rl.anchor.signatures import read_signatures
 from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
 from a2rl.config.params import load_params
-from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import FrozenModel
 from a2rl.core.processes import Child, child_environment, module_command, tied_to_parent
 from a2rl.core.settings import Settings
@@ -40,6 +40,8 @@ MAX_CPU_S = 3600
 """Of the checks. A grade has limits of its own."""
 MAX_PAGE_CHARS = 4 << 20
 """A longer report is not shown on a leaderboard."""
+MAX_SAID_CHARS = 64 << 20
+"""A process that would say more says only that: the reader keeps and shows what it says."""
 
 
 class Work(FrozenModel):
@@ -151,14 +153,17 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
         text = json.dumps(message)
         for path, name in ((f"{work.scratch}/checkout/runs/", ""), (str(work.bundle), work.bundle.name)):
             text = text.replace(json.dumps(path)[1:-1], json.dumps(name)[1:-1])  # others may read it
+        if len(text) > MAX_SAID_CHARS:
+            raise UsageError("the bundle has more findings, names or figures than any run has")
         stdout.write(text + "\n")
         stdout.flush()
 
     try:
         _confine(work, settings)
         tell(done=_do(work, settings, lambda progress: tell(progress=progress)).model_dump(mode="json"))
-    except (A2rlError, OSError, MemoryError) as error:
-        tell(problem=str(error) or repr(error), usage=isinstance(error, UsageError))
+    except Exception as error:  # noqa: BLE001 - what is read may be forged, in any way
+        is_machines = isinstance(error, InfrastructureError | OSError | MemoryError)
+        tell(problem=str(error) or repr(error), usage=not is_machines)
 
 
 def _do(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
@@ -184,7 +189,7 @@ def shown_of(run: RunDir, settings: Settings) -> Shown:
     if not found:
         raise UsageError(f"the figures of the run cannot be read: {unreadable[run.id]}")
     page = ""
-    with suppress(A2rlError):  # its agent is not one of this checkout
+    with suppress(Exception):  # its agent is not one of this checkout, or what the page shows is forged
         page = report_files(run, settings)[run.report.name]
     keys = frozenset(each.key for each in read_signatures(run.root))
     return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "")

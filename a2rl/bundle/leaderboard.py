@@ -20,7 +20,7 @@ import a2rl
 from a2rl.bundle.archive import MAX_BYTES, SUFFIX
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, RESULT, UNSOUND, Audit
 from a2rl.bundle.confined import Done, Shown, audit_bundle
-from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.files import (
     FrozenModel,
     digest_of,
@@ -144,7 +144,7 @@ class Builder:
     def _audit(self, digest: str, bundle: Path) -> KeptAudit:
         """Returns what is known of a bundle, if that is of today's code, or else audits it."""
         file, page, added_at = self._site / "audits" / f"{digest}.json", self._site / _page_of(digest), self._now
-        with suppress(OSError, IntegrityError):
+        with suppress(OSError, A2rlError):
             known = read_model(file, KeptAudit)
             is_whole = page.exists() or not known.has_page
             if known.code == self._code and is_whole and (known.grades_anew or not self._grades_anew):

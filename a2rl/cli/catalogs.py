@@ -22,7 +22,7 @@ from a2rl.models.base_model import TINY
 from a2rl.models.checkpoint import parameters_in
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, own_task_ids, task_ids
+from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, tasks_here
 
 agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -222,9 +222,10 @@ def tasks(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
 
-    settings = Settings.load()
-    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
-    found = [load_task(task_id, settings.root) for task_id in known]
+    known = tasks_here(Settings.load().root).values()
+    found = {
+        task.id.partition("-")[0]: task for task in known
+    }.values()  # of one's own, the version that was named last
     if as_json:
         print_json([task.model_dump(mode="json") for task in found])
         return

@@ -20,7 +20,7 @@ from rich.text import Text
 from a2rl.cli.console import err
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
-from a2rl.cli.watching import Watcher, belongs_to, table_below
+from a2rl.cli.watching import Watcher, table_below
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
@@ -173,7 +173,7 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
 
             wait_until_ready()
             status.stop()
-            watcher = Watcher(settings.runs, belongs_to(ids))
+            watcher = Watcher(settings.runs, lambda run: run.id in ids)
             with Follower(runs, err), table_below(watcher.look, err):
                 a2rl(run_ids=ids, **parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:

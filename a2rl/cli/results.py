@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.errors import UsageError
 from a2rl.core.printable import printable, printable_json
 from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import remarks_on, run_metrics
 from a2rl.results.mirror import MLFLOW_NOTE
-from a2rl.run.directory import PIPELINE_LOG, RunDir
+from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import sample_note, selection_note
@@ -283,7 +283,7 @@ def _listed(run: RunDir) -> ListedRun:
         spec = run.spec
         more = {"suite": spec.suite, "driver": spec.driver, "created": spec.created_at}
         return ListedRun(run, state_of(run), {**run_object(run), **more})
-    except A2rlError as error:
+    except UNREADABLE as error:
         return ListedRun(run, f"damaged: {error}", {})
 
 

@@ -4,8 +4,8 @@
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -17,11 +17,11 @@ from rich.text import Text
 
 from a2rl.cli.console import out, print_json
 from a2rl.cli.options import Json
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
 from a2rl.run.budget import format_duration
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Graded, SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.records import ExecuteRecord, GradeRecord
@@ -139,39 +139,32 @@ class Watcher:
     def look(self) -> list[LiveRun]:
         """Returns the runs: first those that are at work, then those that wait, then those that have ended.
 
-        A run that has ended is not read again. One that cannot be read is shown as damaged.
+        A run that has ended is not read again. One that cannot be read is shown as damaged, until it can be.
         """
         for run in RunDir.all(self._runs):
             if run.id not in self._followed and run.id not in self._others:
                 self._meet(run)
         for name, follower in self._followed.items():
             known = self._last.get(name)
-            if known is None or not known.has_ended:
+            if known is None or known.phase == "damaged" or not known.has_ended:
                 self._last[name] = self._look_at(follower, known)
         return sorted(self._last.values(), key=lambda each: (_order(each), each.spec.run_id))
 
     def _meet(self, run: RunDir) -> None:
-        try:
-            is_meant = self._of(run)
-        except A2rlError:
-            is_meant = False  # a run whose settings cannot be read has nothing that could be shown
-        if is_meant:
-            self._followed[run.id] = _Follower(run)
-        else:
-            self._others.add(run.id)
+        with suppress(*UNREADABLE):  # a run whose settings cannot be read has nothing that could be shown
+            if self._of(run) and run.spec:
+                run.check_plain()
+                self._followed[run.id] = _Follower(run)
+                return
+        self._others.add(run.id)
 
     @staticmethod
     def _look_at(follower: _Follower, known: LiveRun | None) -> LiveRun:
         try:
             return follower.look()
-        except (A2rlError, OSError):
+        except UNREADABLE:
             empty = LiveRun(follower.run.spec, "damaged", 0.0, 0.0, None, (), 0, None, None, None)
             return (known or empty)._replace(phase="damaged")
-
-
-def belongs_to(names: Collection[str]) -> Callable[[RunDir], bool]:
-    """Returns a function that says whether a run has one of these names as its id, suite or launch."""
-    return lambda run: any(name in names for name in (run.id, run.spec.suite, run.spec.launch))
 
 
 def _order(run: LiveRun) -> int:
@@ -201,7 +194,10 @@ def watch(
 
     Example: `a2rl watch smoke`
     """
-    is_meant = belongs_to(names) if names else lambda run: not run.record_path("grade").exists()
+
+    def is_meant(run: RunDir) -> bool:
+        return run.goes_by(names) if names else not run.record_path("grade").exists()
+
     watcher = Watcher(Settings.load().runs, is_meant)
     found = watcher.look()
     if not found:
@@ -231,12 +227,15 @@ def table_below(look: Callable[[], list[LiveRun]], console: Console) -> Abstract
     Args:
         look: Returns the runs.
     """
+
+    def table() -> RenderableType:
+        with suppress(Exception):  # what is only shown must neither keep runs from starting nor replace how they end
+            return live_table(look(), console.height)
+        return ""
+
     if not console.is_terminal:
         return nullcontext()
-    return Live(
-        get_renderable=lambda: live_table(look(), console.height), console=console, transient=True,
-        refresh_per_second=1 / EVERY_S,
-    )  # fmt: skip
+    return Live(get_renderable=table, console=console, transient=True, refresh_per_second=1 / EVERY_S)
 
 
 def live_table(runs: Sequence[LiveRun], height: int | None = None) -> RenderableType:

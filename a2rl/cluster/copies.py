@@ -31,7 +31,7 @@ from a2rl.run.names import RUN_ID
 from a2rl.run.spec import RunSpec
 
 PARTIAL = ".part"
-FOLDERS = ("code", "logs", "report")
+FOLDERS = ("claims", "code", "logs", "report", "twins")
 """Folders of a run that are copied as one tar file each."""
 NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"})
 """Files of a run directory that belong to one machine."""

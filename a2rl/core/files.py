@@ -46,9 +46,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class FrozenModel(BaseModel):
-    """Values that do not change."""
+    """Values that do not change. Numbers are finite: JSON has no others."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
 class StrictModel(FrozenModel):
@@ -170,8 +170,8 @@ def read_model(path: Path, kind: type[Model]) -> Model:
     Raises:
         FileNotFoundError: The file does not exist.
         IntegrityError: The file is not a valid `kind`.
+        InfrastructureError: The file cannot be read.
     """
-    _require_size(path)
     try:
         return kind.model_validate_json(read_text(path), extra="ignore")
     except ValidationError as error:
@@ -197,9 +197,18 @@ def read_text(path: Path) -> str:
     """Returns the text of a file in UTF-8, with or without a byte order mark.
 
     Raises:
-        IntegrityError: It has another encoding; the message names the file and the encoding.
+        FileNotFoundError: The file does not exist.
+        IntegrityError: It has another encoding, or is too large; the message names the file.
+        InfrastructureError: It cannot be read.
     """
-    data = path.read_bytes()
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise IntegrityError(f"{path} has more than {MAX_BYTES:,} bytes, which no file of a2rl has")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise machine_failure(f"read {path}", error) from error
     is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in data[:2]
     try:
         if not is_utf16:
@@ -217,7 +226,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     Raises:
         IntegrityError: A line is not a JSON object, or the file is not UTF-8; the message says which.
     """
-    _require_size(path)
     rows = []
     for number, line in enumerate(io.StringIO(read_text(path), newline=None), start=1):
         if not line.strip():
@@ -230,11 +238,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             raise IntegrityError(f"{path}, line {number}: not a JSON object")
         rows.append(row)
     return rows
-
-
-def _require_size(path: Path) -> None:
-    if path.stat().st_size > MAX_BYTES:
-        raise IntegrityError(f"{path} has more than {MAX_BYTES:,} bytes, which no file of a2rl has")
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -96,6 +96,8 @@ def last_message(reading: Reading) -> str:
 PATHS = ("summary.md", "reports/summary.md", "summary.jsonl", "reports/summary.jsonl")
 MAX_BYTES = 256 << 10
 """What is kept of each file."""
+MAX_KEPT_BYTES = 4 * MAX_BYTES
+"""What is read again: in place of a byte that is no text stand three, and the run may be somebody else's."""
 COLUMNS = (
     "iteration", "timestamp", "duration_s", "status", "exit_code", "score", "improvement", "train_type", "failure_type",
 )  # fmt: skip
@@ -139,7 +141,8 @@ def read_summary(run: RunDir) -> AgentSummary:
 
 def _kept(run: RunDir, path: str) -> str:
     try:
-        return (run.root / "claims" / path).read_text(encoding="utf-8")
+        with (run.root / "claims" / path).open("rb") as file:
+            return file.read(MAX_KEPT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
 

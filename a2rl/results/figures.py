@@ -285,9 +285,7 @@ def _usage_metrics(executed: ExecuteRecord) -> dict[str, float | None]:
     seen, reported = executed.seen, executed.usage
     metrics: dict[str, float | None] = {"cost_usd": executed.cost_usd}
     if reported is not None:
-        metrics |= {"steps": reported.steps, "tool_calls": reported.tool_calls}
-        if reported.prompt_tokens is not None and reported.completion_tokens is not None:
-            metrics["tokens"] = reported.prompt_tokens + reported.completion_tokens
+        metrics |= {"steps": reported.steps, "tool_calls": reported.tool_calls, "tokens": reported.tokens}
     if seen is not None and seen.requests:
         metrics |= {"tokens": seen.tokens, "llm_requests": seen.requests}
     return metrics

@@ -20,14 +20,17 @@ from a2rl.run.records import GradeRecord
 
 FILE = "manifest.json"
 CODE = "code"
-NOT_LISTED = frozenset({"workspace", "given", "names", CODE})
-"""Folders that belong to the agent, are copies of inputs, which the ledger has by their digests, or have a history."""
+NOT_LISTED = frozenset({"workspace", "given", "names", CODE, ".replaced"})
+"""Folders that belong to the agent, are copies of inputs, which the ledger has by their digests, have a history, or are
+states of the run that did not count."""
 CHANGING = frozenset({
-    FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "account.db", "clock.json",
-    "stored.json", "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
+    FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "clock.json", "stored.json",
+    "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
     ".mirrored-by", OF_OTHERS,
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
+DATABASES = ("ledger.db", "account.db", "labels-account.db")
+"""The beginnings of their names, and of what SQLite puts beside them: a run is labelled anew after its end."""
 WEIGHTS = ".safetensors"
 LAWFUL = ("records/validity.json", "records/labels.json", "report/")
 """Files that may lawfully differ later: an audit can lower the validity, labels follow from the rest by rules that may
@@ -104,8 +107,8 @@ def _is_walked(folder: PurePosixPath) -> bool:
 def _is_listed(path: PurePosixPath) -> bool:
     name = path.name
     is_weights = path.parts[0] == "submissions" and name.endswith(WEIGHTS)
-    is_lock = name.endswith((".lock", ".tmp", ".progress")) or name.startswith("ledger.db")
-    return not (is_weights or is_lock or str(path) in CHANGING or name.startswith("account.db"))
+    is_lock = name.endswith((".lock", ".tmp", ".progress"))
+    return not (is_weights or is_lock or str(path) in CHANGING or name.startswith(DATABASES))
 
 
 def last_closing(run: RunDir) -> RunClosed | None:

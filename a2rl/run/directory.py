@@ -8,13 +8,14 @@ import os
 import secrets
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.errors import A2rlError, IntegrityError, UsageError
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import StrictModel, machine_failure, read_model, write_model
 from a2rl.core.settings import ROOT_MARK, Below, Settings
@@ -41,6 +42,8 @@ class Record(StrictModel):
 
 
 R = TypeVar("R", bound=Record)
+UNREADABLE = (A2rlError, OSError, ValueError, LookupError)
+"""What a run directory raises that is damaged, or that somebody else made. What shows many runs shows the others."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,12 @@ class RunDir:
     def spec(self) -> RunSpec:
         """The settings of the run, read once: `spec.json` does not change after the run was created."""
         return self.load_spec()
+
+    def goes_by(self, names: Collection[str]) -> bool:
+        """Says whether one of these names is its id, suite or launch; settings that cannot be read name nothing."""
+        with suppress(*UNREADABLE):
+            return not {self.id, self.spec.suite, self.spec.launch}.isdisjoint(names)
+        return self.id in names
 
     def check_plain(self) -> None:
         """Checks that there are only files and folders, outside of those that belong to the agent.

@@ -72,7 +72,7 @@ def mark_refused(run: RunDir, error: A2rlError) -> None:
 def refusal(run: RunDir) -> str:
     """Returns why a run could not begin; empty if it was not refused."""
     try:
-        return (run.root / REFUSED).read_text(encoding="utf-8").strip()
+        return (run.root / REFUSED).read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         return ""
 

@@ -20,7 +20,7 @@ _FILES = re.compile(
     "|".join((
         r"(spec|manifest|clock|gpus|trajectory|summary)\.json", r"(signatures|published)\.jsonl", r"refused\.txt",
         r"records/\w+\.json", r"grades/[\w.-]+\.(json|jsonl\.gz)", r"report/(index\.html|report\.json|report\.md)",
-        rf"submissions/[0-9a-f]{{16}}/{_PART}", rf"(logs|twins)/({_PART}/)*{_PART}",
+        rf"submissions/[0-9a-f]{{16}}/{_PART}", rf"(logs|twins|claims)/({_PART}/)*{_PART}",
     ))
 )  # fmt: skip
 ACCOUNTS = re.compile(r"(labels-)?account\.db")

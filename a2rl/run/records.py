@@ -108,6 +108,13 @@ class Usage(StrictModel):
     unreadable: int
     """Lines of the transcript that could not be understood."""
 
+    @property
+    def tokens(self) -> int | None:
+        """Prompt and completion tokens together; None unless both are known."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        return self.prompt_tokens + self.completion_tokens
+
 
 class ModelUse(StrictModel):
     """The use of one model."""

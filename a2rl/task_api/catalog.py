@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 import uuid
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,18 @@ def task_ids(root: Path) -> list[str]:
 def own_task_ids(root: Path) -> list[str]:
     """Returns the ids of the user's own tasks that were named in this checkout."""
     return sorted(path.parent.name for path in (root / OWN).glob("[a-z]*/task.py"))
+
+
+def tasks_here(root: Path) -> dict[str, Task]:
+    """Returns the tasks of this checkout by id: the built-in ones, then the user's own, the last named last.
+
+    One of these that cannot be loaded any more, as after an update of a2rl, is left out.
+    """
+    found = {task_id: load_task(task_id, root) for task_id in task_ids(root)}
+    for task_id in sorted(own_task_ids(root), key=lambda each: (root / OWN / each).stat().st_mtime_ns):
+        with suppress(A2rlError):
+            found[task_id] = load_task(task_id, root)
+    return found
 
 
 def find_task(name: str, root: Path) -> str:
@@ -104,6 +117,7 @@ def _copied(folder: Path, root: Path) -> str:
         target.parent.chmod(0o700)  # it may hold the eval set
         if is_new := not target.is_dir():
             making.rename(target)
+        target.touch()
     except OSError as error:
         raise machine_failure(f"copy {folder}", error) from error
     finally:

@@ -17,7 +17,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import code_of
 from a2rl.sampling import Prompt
 from a2rl.scoring.score import summarise
-from a2rl.task_api.catalog import SKELETONS, find_task, load_grader, load_task, own_task_ids, task_folder
+from a2rl.task_api.catalog import SKELETONS, find_task, load_grader, load_task, own_task_ids, task_folder, tasks_here
 from a2rl.task_api.check import CHECKS, TaskCheck
 from tests.fake_sampler import FakeSampler
 
@@ -68,6 +68,17 @@ def test_an_edited_task_is_another_task(root: Path, tmp_path: Path) -> None:
     assert own_task_ids(root) == sorted([first, second])
     assert "Something else." not in (task_folder(first, root) / "description.md").read_text()
     assert load_task(first, root).id == first
+    assert list(tasks_here(root)) == [first, second]
+    (folder / "description.md").write_text((task_folder(first, root) / "description.md").read_text())
+    assert find_task(str(folder), root) == first
+    assert list(tasks_here(root)) == [second, first]
+
+
+def test_an_own_task_that_an_update_broke_is_not_listed(root: Path, tmp_path: Path) -> None:
+    first, second = (find_task(str(own_task(tmp_path / name)), root) for name in ("sums", "products"))
+    (task_folder(first, root) / "task.py").write_text("1 / 0")
+    sys.modules.pop(f"tasks.{first}.task")
+    assert list(tasks_here(root)) == [second]
 
 
 def test_a_grade_depends_on_the_code_of_an_own_task(root: Path, tmp_path: Path) -> None:

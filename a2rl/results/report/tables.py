@@ -161,16 +161,10 @@ def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool)
     if seen.server_tools:
         tools = ", ".join(f"{name} ({count:,} requests)" for name, count in seen.server_tools.items())
         sentences.append(f"It asked for more than text of the provider, outside of the sandbox: {tools}.")
-    reported = _reported(executed.usage)
+    reported = executed.usage.tokens if executed.usage else None
     if reported is not None and seen.tokens > WORTH_A_REMARK * reported:
         sentences.append(f"It reports {reported:,} tokens, but {seen.tokens:,} were measured.")
     return sentences
-
-
-def _reported(usage: Usage | None) -> int | None:
-    if usage is None or (usage.prompt_tokens is None and usage.completion_tokens is None):
-        return None
-    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
 
 
 class Example(NamedTuple):

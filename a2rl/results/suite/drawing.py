@@ -174,7 +174,9 @@ def draw_bars(bars: Sequence[Bar], style: Style, label: str) -> "Drawing":
             axis.plot([bar.value], [at], "o", color=look, markersize=5.5)
             labels.append((at, bar.label, False))
         at += 1
-    axis.axvline(0, color=THEME["soft"], linewidth=1)
+    rows = [place for place, _, is_task in labels if not is_task]
+    ends = [place - 0.5 for place in rows], [place + 0.5 for place in rows]
+    axis.vlines([0.0] * len(rows), *ends, color=THEME["soft"], linewidth=1)  # beside the bars, not across names
     axis.set_yticks([each[0] for each in labels], [each[1] for each in labels])
     for text, (_, _, is_task) in zip(axis.get_yticklabels(), labels, strict=True):
         text.set_color(THEME["ink"] if is_task else THEME["soft"])

@@ -24,7 +24,7 @@ from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
 from a2rl.scoring.means import Interval
-from a2rl.task_api.catalog import load_task, own_task_ids, task_ids
+from a2rl.task_api.catalog import tasks_here
 
 COLUMNS = (
     "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
@@ -79,7 +79,7 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
     known = sorted((here | {run.id: run for run in fetch_suites(names, settings)}).values(), key=lambda run: run.id)
     found: dict[str, RunDir] = {}
     for name in names:
-        of_name = [run for run in known if run.id == name or name in (run.spec.suite, run.spec.launch)]
+        of_name = [run for run in known if run.goes_by([name])]
         if not of_name and (submitted := submitted_runs(name, settings)):
             raise UsageError(
                 f"no machine has begun a run of {name!r} ({submitted} submitted): see `a2rl suite status {name}`"
@@ -127,8 +127,7 @@ def write_site(
         The path of the page.
     """
     shown = boards(found.runs)
-    known = [*task_ids(settings.root), *own_task_ids(settings.root)]
-    tasks = {task: load_task(task, settings.root) for task in known}
+    tasks = tasks_here(settings.root)
     figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
@@ -194,4 +193,4 @@ def _plain(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = printable(scrub(value))
-    return f"'{text}" if text[:1] in "=+-@" else text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -13,12 +13,12 @@ from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
 from a2rl.results.figures import RunMetrics, contributions_of, result_items, run_metrics
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
 from a2rl.run.gpu_share import allocation_of
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry, events_of, grades_among
-from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict, Usage
+from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.validity.record import Word, counted_gain, read_validity
@@ -122,7 +122,7 @@ def summaries(runs: Iterable[RunDir]) -> Summaries:
     for run in runs:
         try:
             found.runs.append(summary_of(run))
-        except (A2rlError, OSError, ValueError, LookupError) as error:
+        except UNREADABLE as error:
             found.unreadable[run.id] = str(error)
     return found
 
@@ -135,7 +135,7 @@ def summary_of(run: RunDir) -> RunSummary:
     """
     run.check_plain()
     file, state = run.root / "summary.json", _state(run.root)
-    with suppress(OSError, ValueError, A2rlError):
+    with suppress(*UNREADABLE):
         if (kept := read_model(file, RunSummary)).state == state:
             return kept
     found = _summarise(run, state)
@@ -184,7 +184,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         refused=executed.refused if executed else 0,
         agent_s=executed.elapsed_s if executed else 0.0,
         cost_usd=executed.cost_usd if executed else None,
-        tokens=seen.tokens if seen else _reported_tokens(usage),
+        tokens=seen.tokens if seen else usage.tokens if usage else None,
         gpu_hours=_gpu_hours(run, executed),
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
@@ -194,12 +194,6 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         items_digest=digest,
         gains=gains if counts else (0.0,) * len(gains),
     )
-
-
-def _reported_tokens(usage: Usage | None) -> int | None:
-    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is None:
-        return None
-    return usage.prompt_tokens + usage.completion_tokens
 
 
 def _gpu_hours(run: RunDir, executed: ExecuteRecord | None) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from a2rl.anchor.signatures import Head, check_signatures, load_public_key
 from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
-from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import digest_of, read_jsonl, read_model, read_text
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
@@ -307,7 +307,7 @@ def read_published(path: Path, run_id: str) -> tuple[Head, ...]:
     try:
         rows = [row for row in read_jsonl(path) if row.get("run") == run_id]
         heads = tuple(Head(seq=row["seq"], hash=row["hash"]) for row in rows)
-    except (OSError, ValueError, KeyError, IntegrityError) as error:
+    except (OSError, ValueError, KeyError, A2rlError) as error:
         raise UsageError(f"{path} does not have published heads, one JSON object in each line: {error}") from error
     if not heads:
         raise UsageError(f"{path} has no head of run {run_id}")

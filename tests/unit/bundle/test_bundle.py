@@ -15,8 +15,10 @@ from a2rl.bundle.archive import INDEX, pack, unpack
 from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.judge.account import Account
 from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
+from a2rl.recording.trajectory import read_summary
 from a2rl.results.verify import Trust
 from a2rl.validity.record import Finding, lower
 from tests.bundles import opened, rewritten
@@ -57,7 +59,25 @@ def test_a_stranger_finds_a_run_sound_from_its_bundle_alone(given: Given) -> Non
         "MLflow shows what the ledger says", "the ledger has the heads that were published",
     }  # fmt: skip
     assert found.validity is not None
+    assert found.left_out == ()
     assert found.exit_code == {"valid": SOUND, "flagged": FLAGGED}[found.validity.word]
+
+
+def test_labels_of_a_judge_and_set_aside_states_are_nothing_new(tmp_path: Path, given: Given) -> None:
+    with opened(given.bundle, given.settings) as theirs:
+        run = theirs.run
+        Account(run.root / "labels-account.db").add("judgement", "labels", 1, 1, 1.0)
+        (run.root / ".replaced" / "20260412-093015").mkdir(parents=True)
+        (run.root / ".replaced" / "20260412-093015" / "spec.json").write_text("{}")
+        assert audit(run, given.trust, None, theirs.absent).sound
+        assert pack(run, tmp_path / "again.tar.gz", with_weights=True).left_out == {}
+
+
+def test_what_an_agent_says_is_read_whatever_bytes_it_has(given: Given) -> None:
+    with opened(given.bundle, given.settings) as theirs:
+        assert list(read_summary(theirs.run).texts) == ["summary.md"]
+        (theirs.run.root / "claims" / "summary.md").write_bytes(b"\xff" * (8 << 20))
+        assert len(read_summary(theirs.run).texts["summary.md"]) <= 1 << 20
 
 
 def test_a_bundle_without_weights_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:

@@ -1,6 +1,7 @@
 """Tests the leaderboard of bundles: what is shown, what is refused and why, and what is audited again."""
 
 import csv
+import io
 import json
 import shutil
 import xml.etree.ElementTree as ET
@@ -12,9 +13,10 @@ import pytest
 
 from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
+from a2rl.bundle import confined
 from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import Audit
-from a2rl.bundle.confined import Done, Shown
+from a2rl.bundle.confined import Done, Shown, Work
 from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
@@ -164,6 +166,25 @@ def test_what_was_left_out_is_flagged(given: Given, tmp_path: Path) -> None:
     partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
     built = given.build(tmp_path, partial(given.honest, tmp_path / "partial.tar.gz"))
     assert [row["validity"] for row in _rows(built)] == ["flagged"]
+
+
+def test_a_page_that_cannot_be_drawn_is_not_shown(given: Given, tmp_path: Path) -> None:
+    bundle = _files({"run/clock.json": None})(given.honest, tmp_path / "x.tar.gz")  # no list of files has the clock
+    built = given.build(tmp_path, bundle)
+    assert (built.shown, built.refused) == (1, {})
+    assert list((built.page.parent / "runs").glob("*")) == []
+
+
+def test_an_audit_says_no_more_than_a_reader_can_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(bundle=tmp_path, scratch=tmp_path, max_bytes=1, keys=frozenset(), published=None, gpu_locks=tmp_path)
+    found = Done(audit=Audit(run_id="x", checks=(), validity=None, left_out=("a name",) * 1000))
+    monkeypatch.setattr(confined, "_confine", lambda *_: None)
+    monkeypatch.setattr(confined, "_do", lambda *_: found)
+    monkeypatch.setattr(confined, "MAX_SAID_CHARS", 5000)
+    confined.main(io.StringIO(f'{{"use": {{}}, "hide": {{}}}}\n{work.model_dump_json()}'), said := io.StringIO())
+    assert json.loads(said.getvalue()) == {
+        "problem": "the bundle has more findings, names or figures than any run has", "usage": True
+    }  # fmt: skip
 
 
 def test_a_bundle_is_audited_once_until_the_code_changes(

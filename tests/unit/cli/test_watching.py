@@ -1,18 +1,20 @@
 """Tests `a2rl watch`: what it says of runs in each phase, and that it reads only what is new."""
 
 import io
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.live import Live
 
 from a2rl.cli.console import PlainConsole
-from a2rl.cli.watching import LiveRun, Watcher, belongs_to, live_table, sparkline, table_below
+from a2rl.cli.watching import LiveRun, Watcher, live_table, sparkline, table_below
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted
 from a2rl.run.failure import mark_refused
+from a2rl.run.ledger import Ledger
 from a2rl.scoring.score import TaskScore
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
@@ -86,7 +88,8 @@ def test_only_the_runs_that_are_meant_are_shown(settings: Settings) -> None:
     simulate_run(settings, 1, suite="one")
     simulate_run(settings, 2, suite="two", launch="two-x")
     for name in ("two", "two-x", "gsm8k-sim-00002"):
-        assert [run.spec.suite for run in Watcher(settings.runs, belongs_to([name])).look()] == ["two"]
+        found = Watcher(settings.runs, partial(RunDir.goes_by, names=[name])).look()
+        assert [run.spec.suite for run in found] == ["two"]
 
 
 def test_a_refused_and_a_damaged_run_are_shown_as_such(settings: Settings) -> None:
@@ -94,6 +97,25 @@ def test_a_refused_and_a_damaged_run_are_shown_as_such(settings: Settings) -> No
     RunDir.create(settings.runs, spec(run_id="b")).ledger.path.write_text("this is no database, but long enough" * 9)
     runs = Watcher(settings.runs, every_run).look()
     assert {run.spec.run_id: run.phase for run in runs} == {"a": "refused", "b": "damaged"}
+
+
+def test_a_run_that_is_damaged_for_a_moment_is_followed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunDir.create(settings.runs, spec(run_id="half-written")).root.joinpath("spec.json").write_text("{")
+    RunDir.create(settings.runs, spec()).ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    watcher = Watcher(settings.runs, every_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "entries", lambda *_, **__: (_ for _ in ()).throw(OSError("the disk hangs")))
+        assert [run.phase for run in watcher.look()] == ["damaged"]
+    assert [run.phase for run in watcher.look()] == ["running"]
+
+
+def test_a_table_that_fails_stops_no_run_and_hides_no_end() -> None:
+    def look() -> list[LiveRun]:
+        raise ValueError("not to be shown")
+
+    console = PlainConsole(file=io.StringIO(), width=160, height=30, force_terminal=True)
+    with pytest.raises(UsageError, match="of the runs"), table_below(look, console):
+        raise UsageError("of the runs")
 
 
 def test_an_id_cannot_draw_on_the_terminal(settings: Settings) -> None:

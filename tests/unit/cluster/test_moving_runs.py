@@ -17,6 +17,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.attempt import close_lost_attempt
 from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
+from a2rl.recording.trajectory import keep_summary, read_summary
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from a2rl.run.names import stored_entries
@@ -65,6 +66,8 @@ def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
 ) -> None:
     accepted = submit(run, base_model)
     Account(run.account).add("judgement", "x", dollars=0.5)
+    (run.workspace / "summary.md").write_text("It went well.")
+    keep_summary(run)
     copy_by_hand(run, store).push(logs=True)
     entries, elapsed_s = run.ledger.rows(), run.clock.elapsed_s()
     abandon(store, run)
@@ -78,6 +81,7 @@ def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
         assert Account(moved.account).use().dollars == pytest.approx(0.5)
         assert moved.clock.elapsed_s() == pytest.approx(elapsed_s, abs=2.0)
         assert moved.clock.read_state().running_since is None
+        assert read_summary(moved) == read_summary(run) != read_summary(RunDir(other.root))
         close_lost_attempt(moved)
         assert moved.clock.elapsed_s() == pytest.approx(elapsed_s, abs=2.0)
     [ended] = moved.ledger.events(AgentEnded)

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -14,14 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cli.results import list_runs
+from a2rl.cli.results import list_runs, show_list
 from a2rl.cli.stored_runs import find_run
+from a2rl.cli.watching import Watcher
 from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object
 from a2rl.cluster.restore import fetch_results
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
+from a2rl.results.mirror import MLFLOW_NOTE
 from a2rl.results.report.page import write_report
+from a2rl.results.suite.files import runs_of
 from a2rl.results.suite.run_summary import summaries
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
@@ -133,6 +137,31 @@ def _is_deep(name: str) -> Callable[[Sent], object]:
     return lambda sent: (sent.run.root / name).write_text("[" * 200_000)
 
 
+def _is_folder(name: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        (sent.run.root / name).unlink()
+        (sent.run.root / name).mkdir()
+
+    return edit
+
+
+def _is_file_for_folder(name: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        shutil.rmtree(sent.run.root / name)
+        (sent.run.root / name).write_text("x")
+
+    return edit
+
+
+def _is_no_text(name: str, without: str = "") -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        if without:
+            (sent.run.root / without).unlink()
+        (sent.run.root / name).write_bytes(b"\xff\xfe")
+
+    return edit
+
+
 def _is_huge(sent: Sent) -> None:
     with sent.run.record_path("grade").open("wb") as file:
         file.truncate(1 << 40)
@@ -159,6 +188,13 @@ HOSTILE: dict[str, Callable[[Sent], object]] = {
     "a record as large as a disk": _is_huge,
     "a deep record": _is_deep("records/grade.json"),
     "deep settings": _is_deep("spec.json"),
+    "records that are a file": _is_file_for_folder("records"),
+    "a record that is a folder": _is_folder("records/setup.json"),
+    "a result without end": lambda sent: sent.run.record_path("grade").write_text(
+        re.sub(r'"improvement": [-\d.]+', '"improvement": Infinity', sent.run.record_path("grade").read_text())
+    ),
+    "a note that is no text": _is_no_text(f"logs/{MLFLOW_NOTE.file}"),
+    "a refusal that is no text": _is_no_text("refused.txt", without="records/grade.json"),
     "settings of git that run a program": _has_settings_for_git,
 }
 
@@ -179,9 +215,12 @@ def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, nam
                 read(run, sent.settings)
             except (A2rlError, FileNotFoundError):
                 continue
-    list_runs(RunDir.all(sent.settings.runs))
+    show_list(list_runs(RunDir.all(sent.settings.runs)))
     summaries(RunDir.all(sent.settings.runs))
-    assert not is_sound or "account" in name  # an account of a run without a judge is not read
+    runs_of([sent.run.id], sent.settings)
+    Watcher(sent.settings.runs, lambda _: True).look()
+    # An account of a run without a judge is not read, and what MLflow lacks says nothing against a run.
+    assert not is_sound or "account" in name or "note" in name
     assert sent.victim.read_text() == "a thesis\n"
     assert {path for path in sent.victim.parent.iterdir() if path.name != "x.db"} == before
 

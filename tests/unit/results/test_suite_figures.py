@@ -4,9 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
+from matplotlib.collections import LineCollection
 
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import TokensSpent
+from a2rl.results.suite.drawing import Bar, draw_bars
 from a2rl.results.suite.files import SuiteReport, write_suite_report
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
@@ -94,3 +96,12 @@ def test_a_stack_with_an_unknown_cost_has_no_gain_per_gpu_hour(settings: Setting
     simulate_run(settings, 1, gpus=1)
     simulate_run(settings, 2, seed=1)
     assert "gain-per-gpu-hour" not in figures(settings)
+
+
+def test_the_line_at_zero_does_not_cross_the_names_of_tasks() -> None:
+    bars = [Bar("a long name of a group of tasks", stack, stack, 5.0, 1.0, 9.0) for stack in ("one", "other")]
+    [axis] = draw_bars(bars, {bar.stack: {"color": "red"} for bar in bars}, "points").axes
+    [line] = axis.collections
+    assert isinstance(line, LineCollection)
+    assert [sorted(segment[:, 1]) for segment in line.get_segments()] == [[0.5, 1.5], [1.5, 2.5]]
+    assert axis.get_xlim()[0] < 0

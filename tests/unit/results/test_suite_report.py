@@ -141,6 +141,7 @@ def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
     assert "<script>alert" not in page.read_text()
     rows = list(csv.DictReader((page.parent / "runs.csv").open()))
     assert {row["agent"] for row in rows} == {"<script>alert(1)</script>", "'=1+1"}
+    assert {row["reason"] for row in rows} == {""}
 
 
 def test_a_key_in_a_reason_or_a_name_is_in_no_file(tmp_path: Path) -> None:
