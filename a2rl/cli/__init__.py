@@ -1,6 +1,9 @@
 """The command line, the only part of a2rl that uses the application: the folders `flows`, `stages` and `tasks`."""
 
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InterruptedByUserError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
@@ -14,6 +17,7 @@ def main() -> None:
     from a2rl.cli.commands import app
 
     try:
+        _check_homes(sys.argv[1:])
         _use_project()
         app()
     except A2rlError as error:
@@ -26,6 +30,25 @@ def main() -> None:
         sys.exit(InterruptedByUserError.exit_code)
     except BrokenPipeError:
         sys.stderr.close()  # the program that reads our output (such as head or less) has ended
+    except OSError as error:
+        from a2rl.cli.console import print_error
+        from a2rl.core.files import machine_failure
+
+        failure = machine_failure(f"use {str(error.filename)[:200]}" if error.filename else "go on", error)
+        print_error(str(failure))
+        sys.exit(failure.exit_code)
+
+
+def _check_homes(arguments: Sequence[str]) -> None:
+    """Checks that each ~NAME at the beginning of an argument, or of an option's value, is the home of a user.
+
+    Raises:
+        UsageError: There is no such user.
+    """
+    for argument in arguments:
+        for path in (argument, argument.partition("=")[2]):
+            if path.startswith("~") and Path(path).parts[0] == os.path.expanduser(Path(path).parts[0]):  # noqa: PTH111
+                raise UsageError(f"{path}: there is no user {Path(path).parts[0][1:]} here")
 
 
 def _use_project() -> None:

@@ -222,10 +222,8 @@ def tasks(context: typer.Context, as_json: Json = False) -> None:
     if context.invoked_subcommand is not None:
         return
 
-    known = tasks_here(Settings.load().root).values()
-    found = {
-        task.id.partition("-")[0]: task for task in known
-    }.values()  # of one's own, the version that was named last
+    of_name = {task.id.partition("-")[0]: task for task in tasks_here(Settings.load().root).values()}
+    found = of_name.values()  # of one's own, the version that was named last
     if as_json:
         print_json([task.model_dump(mode="json") for task in found])
         return

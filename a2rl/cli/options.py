@@ -1,6 +1,7 @@
 """The options of the commands. Those for the settings of a run are generated from `a2rl.run.spec.RunSettings`."""
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -26,6 +27,18 @@ Source = Annotated[
 Split = Annotated[str, typer.Option(help="public, private or all.")]
 Judge = Annotated[str | None, typer.Option(help=RunSettings.model_fields["judge"].description)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+
+
+def finite(value: float) -> float:
+    """Refuses inf as the value of an option.
+
+    Raises:
+        typer.BadParameter: It is not finite.
+    """
+    if not math.isfinite(value):
+        raise typer.BadParameter("it must be a finite number")
+    return value
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

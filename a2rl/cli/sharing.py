@@ -13,7 +13,7 @@ import typer
 from a2rl.agent_systems.definition import find_agent
 from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import print_error, print_json, say
-from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant
+from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant, finite
 from a2rl.cli.progress import progress_bar
 from a2rl.cli.stored_runs import PublicKey, find_run
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
@@ -60,7 +60,9 @@ def audit(
     published: Annotated[
         Path | None, typer.Option(help="File with published heads, one JSON object in each line.")
     ] = None,
-    max_gb: Annotated[float, typer.Option(min=0, help="The most that a bundle may unpack to, in GiB.")] = 64.0,
+    max_gb: Annotated[
+        float, typer.Option(min=0, callback=finite, help="The most that a bundle may unpack to, in GiB.")
+    ] = 64.0,
     as_json: Json = False,
 ) -> None:
     """Check a run or a bundle independently: every digest, signature and score, and its validity with the evidence.
@@ -108,7 +110,9 @@ def build(
         list[Path] | None, typer.Option(help="Public key of a signer, in a file with the signer's name.")
     ] = None,
     regrade: Annotated[bool, typer.Option(help="Grade every checkpoint anew; bundles without weights fail.")] = False,
-    max_gb: Annotated[float, typer.Option(min=0, help="The most that each bundle may unpack to, in GiB.")] = 4.0,
+    max_gb: Annotated[
+        float, typer.Option(min=0, callback=finite, help="The most that each bundle may unpack to, in GiB.")
+    ] = 4.0,
     jobs: Annotated[int, typer.Option(min=1, help="Audits that run at once.")] = 1,
     as_json: Json = False,
 ) -> None:

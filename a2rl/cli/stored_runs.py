@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.cli.options import Json, RunId, RunIds, Submission
+from a2rl.cli.options import Json, RunId, RunIds, Submission, finite
 from a2rl.config.params import load_params
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.printable import printable
@@ -214,7 +214,7 @@ def label(
         str | None, typer.Option(help="A second rater: a judge of params.yaml, which reads the same code.")
     ] = None,
     max_usd: Annotated[
-        float, typer.Option(min=0, help="What the second rater may cost for each run, in dollars.")
+        float, typer.Option(min=0, callback=finite, help="What the second rater may cost for each run, in dollars.")
     ] = 1.0,
     as_json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from a2rl.cli.console import print_json, print_table, say, say_aside
-from a2rl.cli.options import Json, RunId
+from a2rl.cli.options import Json, RunId, finite
 from a2rl.cli.stored_runs import find_run
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
@@ -48,7 +48,7 @@ def status(suite: SuiteName = None, as_json: Json = False) -> None:
 @app.command()
 def watch(
     suite: SuiteName = None,
-    every: Annotated[float, typer.Option(min=1, help="Seconds between two looks.")] = EVERY_S,
+    every: Annotated[float, typer.Option(min=1, callback=finite, help="Seconds between two looks.")] = EVERY_S,
     as_json: Json = False,
 ) -> None:
     """Show the state again and again, and start again what nobody works on, until all runs are done.

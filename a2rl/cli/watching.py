@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json
-from a2rl.cli.options import Json
+from a2rl.cli.options import Json, finite
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
@@ -185,7 +185,7 @@ def watch(
         list[str] | None, typer.Argument(help="Suites, launches or run ids. Default: every run that has not ended.")
     ] = None,
     *,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = EVERY_S,
+    every: Annotated[float, typer.Option(min=0.2, callback=finite, help="Seconds between two looks.")] = EVERY_S,
     as_json: Json = False,
 ) -> None:
     """Show how far runs have come: clocks, best scores so far, spend. It ends when all of them have ended.

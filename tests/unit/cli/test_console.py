@@ -1,10 +1,11 @@
-"""Tests how tables look on terminals and in files."""
+"""Tests how tables and mistakes look on terminals and in files."""
 
 import io
+import sys
 
 import pytest
 
-from a2rl.cli import console
+from a2rl.cli import console, main
 from a2rl.cli.console import PlainConsole, print_table
 
 RUN = "deepsearchqa-mini-swe-agent-20261124-101326-a2b1"
@@ -35,3 +36,23 @@ def test_on_a_narrow_terminal_only_prose_is_broken(monkeypatch: pytest.MonkeyPat
     said = " ".join(line[56:].strip() for line in lines[1:-1])
     assert said == PROSE
     assert lines[-1].split() == [SHOWN, "12", "y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "x" * 5000], "File name too long"),
+        (["run", "--task", "/tmp/" + "x" * 5000], "File name too long"),
+        (["run", "--model=~nobody-of-this-name/x"], "there is no user nobody-of-this-name here"),
+        (["watch", "--every", "inf"], "it must be a finite number"),
+        (["audit", "x", "--max-gb", "nan"], "--max-gb"),
+    ],
+)
+def test_a_path_or_number_that_cannot_be_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["a2rl", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code
+    assert said in capsys.readouterr().err
