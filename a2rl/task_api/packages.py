@@ -113,7 +113,7 @@ class PackageTask:
         rewards = self.rewards([(row, each) for some in answers for row, each in zip(rows, some, strict=True)])
         values = []
         for reward in rewards:
-            if isinstance(reward, Exception):
+            if isinstance(reward, BaseException):
                 raise reward
             values.append(value_of(reward))
         return [sum(values[start : start + len(rows)]) / len(rows) for start in range(0, len(values), len(rows))]

@@ -151,7 +151,7 @@ def test_without_a_gpu_the_small_build_of_torch_is_installed(machine: Path, reac
     if gpu:
         write_program(machine, "nvidia-smi", "#!/bin/sh\n")
     path = f"{machine / 'bin'}:/usr/bin:/bin"
-    command = [machine / "scripts/setup_packages.sh", Path(sys.prefix), "torch"]
+    command = [str(machine / "scripts/setup_packages.sh"), sys.prefix, "torch"]
     for given, expected in (
         (dict[str, str](), "cpu" if reachable and not gpu else "any"),
         ({"UV_TORCH_BACKEND": "cu130"}, "cu130"),
