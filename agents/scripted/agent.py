@@ -51,8 +51,10 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 datasets.disable_progress_bars()
 
-OWN, GIVEN = "SFT on own answers", "SFT"
-"""The stages of imitation: what the model itself answers well, and what the data gives."""
+OWN, AGAIN, GIVEN = "SFT on own answers", "SFT on own answers again", "SFT"
+"""The stages of imitation: what the model itself answers well, in two rounds, and what the data gives."""
+SAMPLING_SHARE = 0.4
+"""Share of such a round in which answers are sampled; in the rest they are imitated."""
 SHORTEST_S = 5
 """No stage is shorter."""
 SHORT_S = 300
@@ -145,16 +147,22 @@ class Plan:
     # Imitation.
 
     def imitate(self) -> None:
-        """Fine-tunes the model on its own right answers, then on the data's; only what is not worse is gone on from."""
+        """Fine-tunes the model on its own right answers; on those of the result if it is better, else on the data's."""
         until = time.monotonic() + self.sft_share() * (self.remaining_s() - self.reserve_s)
-        if OWN not in self.progress.done:
-            trained = self.best_model()
-            own = self.own_answers(trained, (until - time.monotonic()) / 3)
-            self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 2, slower=GENTLER)
-        if GIVEN not in self.progress.done:
+        self.imitate_own(OWN, (until - time.monotonic()) / 2)
+        if not self.small and Path(self.progress.best).name in (named(OWN), named(AGAIN)):
+            self.imitate_own(AGAIN, until - time.monotonic())
+        elif GIVEN not in self.progress.done:
             trained = self.best_model()
             given = self.given_answers(trained, (until - time.monotonic()) / 20)
             self.fine_tune(trained, given, GIVEN, until - time.monotonic())
+
+    def imitate_own(self, stage: str, seconds: float) -> None:
+        """Fine-tunes the best model on its own right answers."""
+        if stage not in self.progress.done:
+            trained, until = self.best_model(), time.monotonic() + seconds
+            own = self.own_answers(trained, SAMPLING_SHARE * seconds)
+            self.fine_tune(trained, own, stage, until - time.monotonic(), slower=GENTLER)
 
     def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float, slower: float = 1) -> None:
         """Imitates texts, at a rate that may be slower than usual; does nothing if there are none, or no time."""
@@ -166,7 +174,7 @@ class Plan:
         rate = 3e-3 if self.small else self.rate(trained) / slower
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
-        name = stage.lower().replace(" ", "-")
+        name = named(stage)
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)
         settings = {
             "output_dir": str(self.output / "trainer" / name),
@@ -275,6 +283,11 @@ class Plan:
         if in_first_process():
             self.file.write_text(json.dumps(asdict(best)))
         return better
+
+
+def named(stage: str) -> str:
+    """Returns the name of a stage's checkpoint."""
+    return stage.lower().replace(" ", "-")
 
 
 if __name__ == "__main__":
