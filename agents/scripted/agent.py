@@ -51,10 +51,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 datasets.disable_progress_bars()
 
-OWN, AGAIN, GIVEN = "SFT on own answers", "SFT on own answers again", "SFT"
-"""The stages of imitation: what the model itself answers well, in two rounds, and what the data gives."""
-SAMPLING_SHARE = 0.4
-"""Share of such a round in which answers are sampled; in the rest they are imitated."""
+OWN, GIVEN = "SFT on own answers", "SFT"
+"""The stages of imitation: what the model itself answers well, and what the data gives."""
 SHORTEST_S = 5
 """No stage is shorter."""
 SHORT_S = 300
@@ -72,8 +70,8 @@ to 0 of 24, while it solved 20% of all."""
 FEWEST_OWN = 32
 """With fewer of its own right answers than this, they are not imitated."""
 GENTLER = 8
-"""The rate for imitating the model's own answers is so many times smaller: it already solves some items, which it can
-lose. At the full rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
+"""A model that already solves some items can lose them, and learns at a rate that is so many times smaller. At the full
+rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
 EPOCHS = 3
 """A model that is not very small imitates each text at most so often; what time is left is for reinforcement."""
 MAX_TOKENS = 4096
@@ -147,34 +145,29 @@ class Plan:
     # Imitation.
 
     def imitate(self) -> None:
-        """Fine-tunes the model on its own right answers; on those of the result if it is better, else on the data's."""
+        """Fine-tunes the model on its own right answers, then on the data's; only what is not worse is gone on from."""
         until = time.monotonic() + self.sft_share() * (self.remaining_s() - self.reserve_s)
-        self.imitate_own(OWN, (until - time.monotonic()) / 2)
-        if not self.small and Path(self.progress.best).name in (named(OWN), named(AGAIN)):
-            self.imitate_own(AGAIN, until - time.monotonic())
-        elif GIVEN not in self.progress.done:
+        if OWN not in self.progress.done:
+            trained = self.best_model()
+            own = self.own_answers(trained, (until - time.monotonic()) / 4)
+            self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 3)
+        if GIVEN not in self.progress.done:
             trained = self.best_model()
             given = self.given_answers(trained, (until - time.monotonic()) / 20)
             self.fine_tune(trained, given, GIVEN, until - time.monotonic())
 
-    def imitate_own(self, stage: str, seconds: float) -> None:
-        """Fine-tunes the best model on its own right answers."""
-        if stage not in self.progress.done:
-            trained, until = self.best_model(), time.monotonic() + seconds
-            own = self.own_answers(trained, SAMPLING_SHARE * seconds)
-            self.fine_tune(trained, own, stage, until - time.monotonic(), slower=GENTLER)
-
-    def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float, slower: float = 1) -> None:
-        """Imitates texts, at a rate that may be slower than usual; does nothing if there are none, or no time."""
+    def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float) -> None:
+        """Imitates texts; does nothing if there are none, or no time."""
         if agreed(not rows or seconds < SHORTEST_S):
             self.loaded = trained
             return
         mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
         size = max(4, min(32, round(1100 * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
-        rate = 3e-3 if self.small else self.rate(trained) / slower
+        gentle = stage == OWN or (self.progress.held_out or 0.0) >= WORTH_IMITATING
+        rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if gentle else 1)
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
-        name = named(stage)
+        name = stage.lower().replace(" ", "-")
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)
         settings = {
             "output_dir": str(self.output / "trainer" / name),
@@ -214,7 +207,8 @@ class Plan:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
         if self.route.play_settings["max_steps"] > 1 or not self.measures:
             return []
-        rows, asked = self.player.right_answers(trained, self.names, time.monotonic() + seconds, WORTH_IMITATING)
+        until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
+        rows, asked = self.player.right_answers(trained, self.names, until, WORTH_IMITATING, known)
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
         chosen = "it imitates them first" if worth else "too few to imitate"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
@@ -283,11 +277,6 @@ class Plan:
         if in_first_process():
             self.file.write_text(json.dumps(asdict(best)))
         return better
-
-
-def named(stage: str) -> str:
-    """Returns the name of a stage's checkpoint."""
-    return stage.lower().replace(" ", "-")
 
 
 if __name__ == "__main__":
