@@ -70,8 +70,8 @@ to 0 of 24, while it solved 20% of all."""
 FEWEST_OWN = 32
 """With fewer of its own right answers than this, they are not imitated."""
 GENTLER = 8
-"""The rate for imitating the model's own answers is so many times smaller: it already solves some items, which it can
-lose. At the full rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
+"""A model that already solves some items can lose them, and learns at a rate that is so many times smaller. At the full
+rate, 23 steps took Qwen2.5-Coder-0.5B from 4 to 1 of 8 held-out items of humaneval."""
 EPOCHS = 3
 """A model that is not very small imitates each text at most so often; what time is left is for reinforcement."""
 MAX_TOKENS = 4096
@@ -149,21 +149,22 @@ class Plan:
         until = time.monotonic() + self.sft_share() * (self.remaining_s() - self.reserve_s)
         if OWN not in self.progress.done:
             trained = self.best_model()
-            own = self.own_answers(trained, (until - time.monotonic()) / 3)
-            self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 2, slower=GENTLER)
+            own = self.own_answers(trained, (until - time.monotonic()) / 4)
+            self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 3)
         if GIVEN not in self.progress.done:
             trained = self.best_model()
             given = self.given_answers(trained, (until - time.monotonic()) / 20)
             self.fine_tune(trained, given, GIVEN, until - time.monotonic())
 
-    def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float, slower: float = 1) -> None:
-        """Imitates texts, at a rate that may be slower than usual; does nothing if there are none, or no time."""
+    def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float) -> None:
+        """Imitates texts; does nothing if there are none, or no time."""
         if agreed(not rows or seconds < SHORTEST_S):
             self.loaded = trained
             return
         mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
         size = max(4, min(32, round(1100 * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
-        rate = 3e-3 if self.small else self.rate(trained) / slower
+        gentle = stage == OWN or (self.progress.held_out or 0.0) >= WORTH_IMITATING
+        rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if gentle else 1)
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
         name = stage.lower().replace(" ", "-")
@@ -206,7 +207,8 @@ class Plan:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
         if self.route.play_settings["max_steps"] > 1 or not self.measures:
             return []
-        rows, asked = self.player.right_answers(trained, self.names, time.monotonic() + seconds, WORTH_IMITATING)
+        until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
+        rows, asked = self.player.right_answers(trained, self.names, until, WORTH_IMITATING, known)
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
         chosen = "it imitates them first" if worth else "too few to imitate"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")

@@ -74,15 +74,17 @@ class Player:
         return sum(rewards) / len(rewards), len(rewards)
 
     def right_answers(
-        self, trained: Trained, names: Sequence[str], until: float, worth: float
+        self, trained: Trained, names: Sequence[str], until: float, worth: float, known: float
     ) -> tuple[list[Row], int]:
         """Samples answers until the time is over, or until it is clear that too small a share of them is right.
 
-        Where the grader shows worked examples, the model is also asked without them, and then in the way in which more
-        of its answers are right. Whatever the way, it is to give these answers when it is asked as the grader asks.
+        Where the grader shows worked examples, the model is asked without them first, which is faster, and then in the
+        way in which more of its answers are right. Whatever the way, it is to give these answers when it is asked as
+        the grader asks.
 
         Args:
             worth: The share that makes it worth the time.
+            known: The share of its answers that was right when it was measured as the grader asks.
 
         Returns:
             The right ones as rows to imitate, and the number of all that were sampled in the better way.
@@ -90,15 +92,16 @@ class Player:
         ways: dict[str, Callable[[str], Any]] = {"as the grader does": self.route.environment}
         if self.route.plain(names[0]).prompt != self.route.environment(names[0]).prompt:
             ways["without examples"] = self.route.plain
+        expected = {"as the grader does": known if len(ways) > 1 else 1.0, "without examples": 1.0}
         found = {way: dict[tuple[int, ...], Row]() for way in ways}
         asked = dict.fromkeys(ways, 0)
 
         def share(way: str) -> float:
-            return len(found[way]) / max(1, asked[way])
+            return len(found[way]) / asked[way] if asked[way] else expected[way]
 
         queue = list(names) * ANSWERS
-        while queue and time.monotonic() < until:
-            way = min(ways, key=lambda way: (asked[way] >= AT_ONCE, -share(way)))
+        while queue and time.monotonic() < until and max(map(share, ways)) >= worth:
+            way = max(ways, key=share)
             these, queue = queue[:AT_ONCE], queue[AT_ONCE:]
             asked[way] += len(these)
             seed = self.seed + len(queue)
@@ -106,11 +109,9 @@ class Player:
                 if episode.reward == 1 and len(episode.tokens) < self.settings["max_new_tokens"]:
                     row = self.answered(trained, self.route.environment(name).prompt, episode.tokens)
                     found[way][tuple(row["input_ids"])] = row
-            if min(asked.values()) >= min(AT_ONCE, len(names) * ANSWERS) and max(map(share, ways)) < worth:
-                break
-        best = max(ways, key=share)
+        best = max(filter(asked.get, ways), key=share, default="as the grader does")
         if len(ways) > 1:
-            shares = ", ".join(f"{100 * share(way):.0f}% when asked {way}" for way in ways)
+            shares = ", ".join(f"{100 * share(way):.0f}% of {asked[way]} when asked {way}" for way in ways)
             log(f"of its sampled answers are right: {shares}")
         return list(found[best].values()), asked[best]
 

@@ -12,6 +12,8 @@ from a2rl.sampling.decoder.batch import Batch
 from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Stops, Written
 
 T = TypeVar("T")
+DRAWN_IN = 512
+"""Tokens in a block; one is drawn in two steps."""
 
 
 class OutOfMemoryError(Exception):
@@ -148,10 +150,10 @@ class Decoder:
             for dialogue, token in zip(dialogues, logits_RV.argmax(-1).tolist(), strict=True):
                 dialogue.tokens.append(token)
             return
-        logprob_RV = (logits_RV.float() / decoding.temperature).log_softmax(-1)
+        probability_RV = (logits_RV.float() / decoding.temperature).softmax(-1)
         uniforms = [dialogue.uniform.random() for dialogue in dialogues]
-        token_R = draw(logprob_RV.exp(), uniforms, decoding.top_p, decoding.top_k)
-        drawn = logprob_RV.gather(-1, token_R[:, None]).squeeze(-1).tolist()
+        token_R = draw(probability_RV, uniforms, decoding.top_p, decoding.top_k)
+        drawn = probability_RV.gather(-1, token_R[:, None]).squeeze(-1).log().tolist()
         for dialogue, token, logprob in zip(dialogues, token_R.tolist(), drawn, strict=True):
             dialogue.tokens.append(token)
             dialogue.logprobs.append(logprob)
@@ -193,11 +195,19 @@ def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, 
             sorted_RV[:, top_k:] = 0
         beyond_RV = sorted_RV.cumsum(-1) - sorted_RV >= top_p * sorted_RV.sum(-1, keepdim=True)
         probability_RV = torch.zeros_like(sorted_RV).scatter(-1, order_RV, sorted_RV.masked_fill(beyond_RV, 0))
-    # In the order of token ids, where rounding errors of the logits change the function only as little.
-    cumulative_RV = probability_RV.cumsum(-1, dtype=torch.float64)
+    # In the order of token ids, where rounding errors of the logits change the function only as little. First a block
+    # of tokens is chosen and then one of its tokens: sums over all tokens one by one would take as long as the model.
     uniform_R1 = torch.tensor(uniforms, dtype=torch.float64, device=probability_RV.device)[:, None]
-    drawn_R1 = torch.searchsorted(cumulative_RV, uniform_R1 * cumulative_RV[:, -1:], right=True)
-    return drawn_R1.squeeze(-1).clamp(max=probability_RV.shape[-1] - 1)
+    count = probability_RV.shape[-1]
+    block_RBK = torch.nn.functional.pad(probability_RV, (0, -count % DRAWN_IN)).unflatten(-1, (-1, DRAWN_IN))
+    cumulative_RB = block_RBK.sum(-1).cumsum(-1, dtype=torch.float64)
+    wanted_R1 = uniform_R1 * cumulative_RB[:, -1:]
+    block_R1 = torch.searchsorted(cumulative_RB, wanted_R1, right=True).clamp(max=cumulative_RB.shape[-1] - 1)
+    inside_RK = block_RBK.gather(1, block_R1[..., None].expand(-1, -1, DRAWN_IN))[:, 0].cumsum(-1, dtype=torch.float64)
+    before_R1 = cumulative_RB.gather(1, block_R1) - inside_RK[:, -1:]
+    wanted_R1 = (wanted_R1 - before_R1).clamp(min=0)  # sums of both kinds are rounded, each in its own way
+    drawn_R1 = torch.searchsorted(inside_RK, wanted_R1, right=True).clamp(max=DRAWN_IN - 1)
+    return (block_R1 * DRAWN_IN + drawn_R1).squeeze(-1).clamp(max=count - 1)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:

@@ -198,23 +198,28 @@ def sampled(questions):
     model = Model(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}, tokens=len_of))
     model.prompts = []
     names = [str(100 + number) for number in range(questions)]
-    return *model.right_answers(trained, names, time.monotonic() + 60, 0.1), model.prompts
+    return *model.right_answers(trained, names, time.monotonic() + 60, 0.1, known), model.prompts
 
 def len_of(prompt):
     return [len(prompt)]
 
 trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
-right = {16: 2, 8: 4}
+right, known = {16: 2, 8: 4}, 0.25
 rows, asked, prompts = sampled(AT_ONCE)
-assert prompts == ["example question", "question", "question", "question"]
-assert asked == 3 * AT_ONCE and len(rows) == asked // 2
+assert prompts == ["question"] * 4
+assert asked == 4 * AT_ONCE and len(rows) == asked // 2
 assert all(row["input_ids"][0] == 16 and row["input_ids"][-1] == 9 for row in rows)  # asked as the grader asks
 assert all(row["labels"] == [-100] + row["input_ids"][1:] for row in rows)
 assert all(row["input_ids"].count(9) == 1 for row in rows)
 
+right = {16: 2, 8: 1}
+rows, asked, prompts = sampled(AT_ONCE)
+assert prompts == ["question"] + ["example question"] * 3  # as the grader asks, it is right more often
+assert asked == 3 * AT_ONCE and len(rows) == asked // 4
+
 right = {16: 0, 8: 0}
 rows, asked, prompts = sampled(AT_ONCE)
-assert (rows, len(prompts)) == ([], 2)  # no more is asked than it takes to see that
+assert (rows, prompts) == ([], ["question", "example question"])  # no more is asked than it takes to see that
 rows, asked, prompts = sampled(3)
 assert asked <= 3 * ANSWERS
 

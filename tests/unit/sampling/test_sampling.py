@@ -199,6 +199,18 @@ def test_drawn_tokens_follow_the_distribution() -> None:
     assert torch.bincount(nucleus, minlength=4).div(4000).tolist() == pytest.approx([0.625, 0.375, 0, 0], abs=0.03)
 
 
+@pytest.mark.parametrize("tokens", [1, 512, 513, 5000])
+def test_a_token_without_probability_is_never_drawn(tokens: int) -> None:
+    weights = torch.rand(2000, tokens, generator=torch.Generator().manual_seed(0))
+    weights[:, 1::2] = 0
+    uniforms = [random.Random(row).random() for row in range(2000)]
+    drawn = draw(weights, uniforms, top_p=1.0)
+    assert (weights.gather(1, drawn[:, None]) > 0).all()
+    below = torch.arange(tokens) < drawn[:, None]
+    reached = (weights.double() * below).sum(-1) / weights.double().sum(-1)
+    assert (reached <= torch.tensor(uniforms) + 1e-6).all()
+
+
 @pytest.mark.parametrize(
     ("top_k", "top_p", "expected"),
     [
