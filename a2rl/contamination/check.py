@@ -37,6 +37,7 @@ from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
 from a2rl.scoring.score import ItemResult
+from a2rl.task_api.catalog import task_folder
 from a2rl.validity.checks import NOT_CHECKED, RunEvidence
 from a2rl.validity.record import Evidence, Finding
 
@@ -92,7 +93,8 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
     if not items:
         yield _not_checked("The agent's texts were not searched, because the items of this task are no texts.")
         return
-    found = TextSearch(items, given_texts(run.given / "data")).run(written_by_agent(run))
+    description = task_folder(run.spec.task, evidence.settings.root) / "description.md"
+    found = TextSearch(items, given_texts(run.given / "data", description)).run(written_by_agent(run))
     for way in found.suspicious():
         count = len(found.found[way])
         text = f"{count} of {len(items)} eval items are in the agent's texts ({way})."

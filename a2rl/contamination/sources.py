@@ -42,9 +42,15 @@ def _question(row: dict[str, Any]) -> str:
     return next((row[key] for key in QUESTIONS if isinstance(row.get(key), str)), "")
 
 
-def given_texts(visible: Path) -> list[str]:
-    """Returns the lines of the texts that the agent was given; of rows, the text of their fields."""
-    return [text for pattern in TEXT_FILES for path in sorted(visible.rglob(pattern)) for text in _texts(path)]
+def given_texts(visible: Path, *others: Path) -> list[str]:
+    """Returns the lines of the texts that the agent was given; of rows, the text of their fields.
+
+    Args:
+        visible: The folder of data.
+        others: Further files, such as the description of the task, whose examples may be items of a secret draw.
+    """
+    found = [path for pattern in TEXT_FILES for path in sorted(visible.rglob(pattern))]
+    return [text for path in (*found, *others) for text in _texts(path)]
 
 
 def _texts(path: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2rl.contamination import sources
+from a2rl.contamination import check, sources
 from a2rl.contamination.check import length_gaming, text_hits, twins_gap
 from a2rl.core.files import read_model, write_model
 from a2rl.grading.job import GradeResult
@@ -17,6 +17,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord
 from a2rl.scoring.score import summarise
+from a2rl.task_api.catalog import task_folder
 from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding, Validity
 from tests.run_maker import Finished, finished_run, grade_result
@@ -119,6 +120,17 @@ def test_more_text_than_is_searched_flags_the_result(finished: Finished, monkeyp
 
 def test_clean_files_are_no_finding(finished: Finished) -> None:
     (finished.run.workspace / "code" / "train.py").write_text("print('What is the loss?')\n")
+    assert list(text_hits(evidence(finished))) == []
+
+
+def test_an_item_that_the_tasks_own_description_shows_is_no_finding(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret draw may contain what the description has as its example, which any agent reads and logs."""
+    description = task_folder(finished.run.spec.task, finished.settings.root) / "description.md"
+    examples = sorted(description.read_text().splitlines(), key=len)[-2:]
+    monkeypatch.setattr(check, "item_texts", lambda _: dict(zip("12", examples, strict=True)))
+    (finished.run.workspace / "read.txt").write_text("\n".join(examples))
     assert list(text_hits(evidence(finished))) == []
 
 
