@@ -198,8 +198,8 @@ def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, 
     # In the order of token ids, where rounding errors of the logits change the function only as little. First a block
     # of tokens is chosen and then one of its tokens: sums over all tokens one by one would take as long as the model.
     uniform_R1 = torch.tensor(uniforms, dtype=torch.float64, device=probability_RV.device)[:, None]
-    count = probability_RV.shape[-1]
-    block_RBK = torch.nn.functional.pad(probability_RV, (0, -count % DRAWN_IN)).unflatten(-1, (-1, DRAWN_IN))
+    rows, count = probability_RV.shape
+    block_RBK = torch.nn.functional.pad(probability_RV, (0, -count % DRAWN_IN)).reshape(rows, -1, DRAWN_IN)
     cumulative_RB = block_RBK.sum(-1).cumsum(-1, dtype=torch.float64)
     wanted_R1 = uniform_R1 * cumulative_RB[:, -1:]
     block_R1 = torch.searchsorted(cumulative_RB, wanted_R1, right=True).clamp(max=cumulative_RB.shape[-1] - 1)
