@@ -123,9 +123,7 @@ def test_clean_files_are_no_finding(finished: Finished) -> None:
     assert list(text_hits(evidence(finished))) == []
 
 
-def test_an_item_that_the_tasks_own_description_shows_is_no_finding(
-    finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_item_that_the_description_shows_is_no_finding(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret draw may contain what the description has as its example, which any agent reads and logs."""
     description = task_folder(finished.run.spec.task, finished.settings.root) / "description.md"
     examples = sorted(description.read_text().splitlines(), key=len)[-2:]
