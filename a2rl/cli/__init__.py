@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InterruptedByUserError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
@@ -47,8 +46,9 @@ def _check_homes(arguments: Sequence[str]) -> None:
     """
     for argument in arguments:
         for path in (argument, argument.partition("=")[2]):
-            if path.startswith("~") and Path(path).parts[0] == os.path.expanduser(Path(path).parts[0]):  # noqa: PTH111
-                raise UsageError(f"{path}: there is no user {Path(path).parts[0][1:]} here")
+            home = path.split("/")[0]
+            if home.startswith("~") and os.path.expanduser(home) == home:  # noqa: PTH111 - pathlib's raises an error
+                raise UsageError(f"{path}: there is no user {home[1:]} here")
 
 
 def _use_project() -> None:
