@@ -196,7 +196,7 @@ def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, 
         beyond_RV = sorted_RV.cumsum(-1) - sorted_RV >= top_p * sorted_RV.sum(-1, keepdim=True)
         probability_RV = torch.zeros_like(sorted_RV).scatter(-1, order_RV, sorted_RV.masked_fill(beyond_RV, 0))
     # In the order of token ids, where rounding errors of the logits change the function only as little. First a block
-    # of tokens is chosen and then one of its tokens: sums over all tokens one by one would take as long as the model.
+    # of tokens is chosen and then one of its tokens: running sums over a whole vocabulary take long on a processor.
     uniform_R1 = torch.tensor(uniforms, dtype=torch.float64, device=probability_RV.device)[:, None]
     rows, count = probability_RV.shape
     block_RBK = torch.nn.functional.pad(probability_RV, (0, -count % DRAWN_IN)).reshape(rows, -1, DRAWN_IN)
