@@ -9,10 +9,12 @@ log-probability of every answer after its prompt, in nats, divided by the answer
 matter. On a GPU if there is one, else on the CPU.
 """
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import FrozenModel, read_model, write_model
@@ -24,11 +26,8 @@ from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.loading import load_model, load_tokenizer
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import Prompt
+from a2rl.sampling.engine_params import Dtype, computing_type
 from a2rl.task_api.catalog import load_grader
-
-if TYPE_CHECKING:
-    import torch
-
 
 PROCESS = "a2rl.contamination.gold_answers"
 MOST = 300
@@ -48,6 +47,7 @@ class GoldJob(FrozenModel):
     """What the process does."""
 
     models: tuple[Path, ...]
+    """The base model is the last one. As in grading, it decides the type of numbers that all are computed in."""
     items: tuple[Asked, ...]
 
 
@@ -113,6 +113,8 @@ def measure(
 
 MAX_LOGITS = 1 << 26
 """Logits of one batch: 256 MiB in float32."""
+MAX_TOKENS = 1 << 13
+"""Tokens of one batch."""
 
 
 class Row(NamedTuple):
@@ -128,23 +130,27 @@ def main() -> None:
     """Reads the job and writes the result."""
     die_with_parent()
     job = read_model(Path(sys.argv[1]), GoldJob)
-    values = tuple(tuple(_read(model, job.items)) for model in job.models)
+    dtype = computing_type("auto", job.models[-1])
+    values = tuple(tuple(_read(model, job.items, dtype)) for model in job.models)
     write_model(Path(sys.argv[2]), GoldResult(values=values))
 
 
-def _read(folder: Path, items: tuple[Asked, ...]) -> list[float]:
+def _read(folder: Path, items: tuple[Asked, ...], dtype: Dtype | None) -> list[float]:
     """Returns the log-probability of each answer by one model, in nats for each character."""
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    number_type = getattr(torch, dtype or ("float32" if device.type == "cpu" else "bfloat16"))
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder, "float32" if device.type == "cpu" else "auto").to(device).eval()
-    context = int(model.config.get_text_config().max_position_embeddings)
+    model = load_model(folder).to(device, number_type).eval()
+    config = model.config.get_text_config()
+    context, vocabulary = int(config.max_position_embeddings), int(config.vocab_size)
     rows = [_row(place, item, tokenizer, context) for place, item in enumerate(items)]
     values = [0.0] * len(items)
     with torch.inference_mode():
-        for batch in _batches(rows, int(model.config.get_text_config().vocab_size)):
-            for row, value in zip(batch, _log_probabilities(model, batch, device), strict=True):
+        reader = _Reader(model, rows)
+        for batch in _batches(rows, vocabulary):
+            for row, value in zip(batch, reader.log_probabilities(batch), strict=True):
                 values[row.place] = value / max(1, len(items[row.place].answer))
     return values
 
@@ -164,34 +170,73 @@ def _row(place: int, item: Asked, tokenizer: Any, context: int) -> Row:
 
 
 def _batches(rows: list[Row], vocabulary: int) -> Iterator[list[Row]]:
-    """Yields rows of similar length together, as many as their logits allow."""
+    """Yields rows of similar length together, as many as fit."""
     batch: list[Row] = []
     for row in sorted(rows, key=lambda each: len(each.tokens)):
-        if batch and (len(batch) + 1) * len(row.tokens) * vocabulary > MAX_LOGITS:
+        more = [*batch, row]
+        if batch and (
+            len(more) * len(row.tokens) > MAX_TOKENS or len(more) * _with_answers(more) * vocabulary > MAX_LOGITS
+        ):
             yield batch
-            batch = []
-        batch.append(row)
+            more = [row]
+        batch = more
     if batch:
         yield batch
 
 
-def _log_probabilities(model: Any, batch: list[Row], device: "torch.device") -> list[float]:
-    """Returns the log-probability of each row's answer, in nats. Shapes: rows R, longest row T, vocabulary V."""
-    import torch
+def _with_answers(batch: list[Row]) -> int:
+    """Returns the number of places at the end, from the one before the first answer on."""
+    return max(len(row.tokens) for row in batch) - min(len(row.tokens) - row.answer for row in batch) + 1
 
-    longest = max(len(row.tokens) for row in batch)
-    tokens_rt = torch.zeros((len(batch), longest), dtype=torch.long, device=device)
-    mask_rt = torch.zeros_like(tokens_rt)
-    for number, row in enumerate(batch):
-        tokens_rt[number, : len(row.tokens)] = torch.tensor(row.tokens, device=device)
-        mask_rt[number, : len(row.tokens)] = 1
-    logits_rtv = model(input_ids=tokens_rt, attention_mask=mask_rt).logits
-    values = []
-    for number, row in enumerate(batch):
-        end, start = len(row.tokens), len(row.tokens) - row.answer
-        chosen = torch.log_softmax(logits_rtv[number, start - 1 : end - 1].float(), dim=-1)
-        values.append(float(chosen.gather(1, tokens_rt[number, start:end, None]).sum()))
-    return values
+
+class _Reader:
+    """A model that has read what all rows begin with, such as worked examples."""
+
+    def __init__(self, model: Any, rows: list[Row]) -> None:
+        import torch
+
+        from a2rl.sampling.decoder import unsupported_layers
+
+        self._model = model
+        columns = zip(*(row.tokens for row in rows), strict=False)
+        shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+        # Something of each prompt is left: the place before an answer says how likely its first token is.
+        self._begun = max(0, min([shared, *(len(row.tokens) - row.answer - 1 for row in rows)]))
+        if unsupported_layers(model.config.get_text_config()):  # their cache cannot be copied to each row
+            self._begun = 0
+        self._cache = None
+        if self._begun:
+            begun_t = torch.tensor([rows[0].tokens[: self._begun]], device=model.device)
+            self._cache = model(input_ids=begun_t, use_cache=True, logits_to_keep=1).past_key_values
+
+    def log_probabilities(self, batch: list[Row]) -> list[float]:
+        """Returns the log-probability of each row's answer, in nats.
+
+        Shapes: rows R, all tokens of the longest row S, those of them that are read T, places with answers K,
+        vocabulary V.
+        """
+        import torch
+
+        longest, kept = max(len(row.tokens) for row in batch), _with_answers(batch)
+        tokens_rs = torch.zeros((len(batch), longest), dtype=torch.long)
+        mask_rs = torch.zeros_like(tokens_rs)
+        for number, row in enumerate(batch):
+            tokens_rs[number, : len(row.tokens)] = torch.tensor(row.tokens)
+            mask_rs[number, : len(row.tokens)] = 1
+        tokens_rs, mask_rs = tokens_rs.to(self._model.device), mask_rs.to(self._model.device)
+        cache = copy.deepcopy(self._cache)
+        if cache is not None:
+            cache.batch_repeat_interleave(len(batch))
+        logits_rkv = self._model(
+            input_ids=tokens_rs[:, self._begun :], attention_mask=mask_rs, past_key_values=cache, logits_to_keep=kept
+        ).logits
+        values = []
+        for number, row in enumerate(batch):
+            end, start = len(row.tokens), len(row.tokens) - row.answer
+            places = slice(start - 1 - (longest - kept), end - 1 - (longest - kept))
+            chosen = torch.log_softmax(logits_rkv[number, places].float(), dim=-1)
+            values.append(float(chosen.gather(1, tokens_rs[number, start:end, None]).sum()))
+        return values
 
 
 if __name__ == "__main__":

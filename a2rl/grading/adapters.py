@@ -252,7 +252,7 @@ def main(base_model: Path, folder: Path, target: Path) -> None:
     from a2rl.sampling.transformers_backend import first_line
 
     adapter = read_model(folder / "checked.json", Adapter)
-    model = load_model(base_model, dtype="auto")
+    model = load_model(base_model)
     try:
         _check_modules(model, adapter)
         merged = _merge(model, adapter, folder / ADAPTER_WEIGHTS)

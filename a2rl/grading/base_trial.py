@@ -115,7 +115,7 @@ def _try(folder: Path, saved: Path, complete: dict[str, Any]) -> None:
 
     config = read_json(folder / "config.json", "config.json", MAX_CONFIG_BYTES)
     check_tied_head(folder, is_tied(config, complete))
-    model = load_model(folder, dtype="auto")
+    model = load_model(folder)
     model.save_pretrained(saved)
     load_tokenizer(folder).save_pretrained(saved)
     name_as_submitted(saved)

@@ -4,18 +4,18 @@ Heavy: import it only in a process of its own.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from a2rl.core.errors import InvalidSubmissionError
 
 
-def load_model(folder: Path, dtype: Literal["auto", "float32"]) -> Any:
-    """Loads a model; quantised weights are dequantised where transformers can do that on a CPU.
+def load_model(folder: Path) -> Any:
+    """Loads a model in the type in which it is stored; quantised weights are dequantised where that works on a CPU.
 
     Raises:
         InvalidSubmissionError: The folder lacks weights.
     """
-    model, missing = _load(folder, dtype=dtype)
+    model, missing = _load(folder, dtype="auto")
     if missing:
         raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
     return model
