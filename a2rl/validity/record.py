@@ -133,7 +133,9 @@ class Checked(NamedTuple):
 
 
 def _safe(text: str) -> str:
-    return printable(scrub(text), MAX_TEXT)
+    """Returns a printable, short text without secrets. One that is so stays as it is, since findings are read back."""
+    shown = printable(scrub(text))
+    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 4]} ..."
 
 
 STAGE = "validity"

@@ -75,6 +75,14 @@ def test_a_validity_reads_back_as_it_was_written() -> None:
     assert Validity.model_validate_json(validity.model_dump_json()) == validity
 
 
+@pytest.mark.parametrize("text", ["x" * 3 * MAX_TEXT, "\x1b" * MAX_TEXT, "x" * (MAX_TEXT + 1)], ids=len)
+def test_a_finding_with_long_texts_reads_back_with_its_id(text: str) -> None:
+    found = Finding.of("long", "flag", text, Evidence(what=text, value=text, file=text))
+    again = Finding.model_validate_json(found.model_dump_json())
+    assert again == found
+    assert Finding.of(again.kind, again.level, again.text, *again.evidence) == found
+
+
 def test_a_kind_is_one_word_with_hyphens() -> None:
     with pytest.raises(ValidationError, match="pattern"):
         Finding.of("Halves disagree", "flag", "The halves disagree.")
