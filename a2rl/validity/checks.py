@@ -31,7 +31,7 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry, events_of
 from a2rl.run.ranking import Ranked, best_among
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
+from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Split
 from a2rl.validity.record import Checked, CheckRun, Evidence, Finding
@@ -65,11 +65,6 @@ class RunEvidence:
             MissingInputError: It is no longer there.
         """
         return base_model_of(self.run)
-
-    @cached_property
-    def baseline(self) -> BaselineRecord | None:
-        """The base model's scores."""
-        return self.run.read("baseline", BaselineRecord)
 
     @cached_property
     def execute(self) -> ExecuteRecord | None:

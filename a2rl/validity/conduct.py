@@ -5,6 +5,7 @@ submissions, keys in what it wrote, the LLMs and hosts that it asked for."""
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from a2rl.core.event_log import EventLog
@@ -12,7 +13,6 @@ from a2rl.core.files import read_jsonl
 from a2rl.recording.processes import FULL
 from a2rl.run.events import AgentConfined, AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.run.ledger import events_of
-from a2rl.run.records import ExecuteRecord
 from a2rl.run.rules import rules
 from a2rl.sandbox.agent_log import MAX_BYTES as MAX_PRINTED
 from a2rl.validity.checks import RunEvidence
@@ -69,7 +69,7 @@ def untouched_base(evidence: RunEvidence) -> Iterator[Finding]:
 
 def ungraded(evidence: RunEvidence) -> Iterator[Finding]:
     """Voids a finished run that accepted a submission and has no grade for it, not even a failed one."""
-    if evidence.grade.failed_stage is not None or evidence.run.read("execute", ExecuteRecord) is None:
+    if evidence.grade.failed_stage is not None or evidence.execute is None:
         return
     graded = {event.weights_digest for event in events_of(evidence.entries, Graded)}
     for entry in evidence.entries:
@@ -121,16 +121,12 @@ def full_records(evidence: RunEvidence) -> Iterator[Finding]:
 
 def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:
     """Flags a run whose agent wrote a key; a2rl has removed it, and leaves a mark where it stood."""
-    found: list[Evidence] = []
-    for path in _kept(evidence):
-        found.extend(_marks(path, evidence.run.root))
-        if len(found) >= MAX_PLACES:
-            break
-    if found:
+    marks = chain.from_iterable(_marks(path, evidence.run.root) for path in _kept(evidence))
+    if found := list(islice(marks, MAX_PLACES)):
         text = (
             "The agent wrote an API key, which was removed: it had a key that it should not have had, or guessed one."
         )
-        yield Finding.of("leaked-key", "flag", text, *found[:MAX_PLACES])
+        yield Finding.of("leaked-key", "flag", text, *found)
 
 
 def _kept(evidence: RunEvidence) -> Iterator[Path]:

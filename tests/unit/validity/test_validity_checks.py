@@ -22,6 +22,7 @@ from a2rl.run.events import (
 )
 from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, ModelUse
 from a2rl.sandbox.isolation import NONE
+from a2rl.validity import conduct
 from a2rl.validity.checks import CheckFunction, RunEvidence
 from a2rl.validity.conduct import (
     code,
@@ -36,7 +37,7 @@ from a2rl.validity.conduct import (
     untouched_base,
 )
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.record import Finding
+from a2rl.validity.record import Evidence, Finding
 from stages.validity import GRADING, READING, validity
 from tests.run_maker import Finished, finished_run, grade_result, item_results
 
@@ -116,6 +117,15 @@ def test_the_mark_of_a_removed_key_is_flagged_with_its_line(finished: Finished) 
     assert (finding.evidence[0].file, finding.evidence[0].line) == ("logs/agent.log", 3)
     log.write_text("a secret is no [secrets list]\n" * 3)
     assert found(finished, leaked_keys) == []
+
+
+def test_of_many_marks_only_some_are_looked_at(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent could else fill the memory of the machine with them."""
+    (finished.run.logs / "agent.log").write_text("[secret]\n" * 1000)
+    made: list[Evidence] = []
+    monkeypatch.setattr(conduct, "Evidence", lambda **given: made.append(Evidence(**given)) or made[-1])
+    assert found(finished, leaked_keys) == [("leaked-key", "flag")]
+    assert len(made) == conduct.MAX_PLACES
 
 
 @pytest.mark.parametrize(("public", "private"), [(6, 100), (100, 30)])
