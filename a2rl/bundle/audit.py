@@ -23,7 +23,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.inputs import OF_OTHERS, find_base_model, how_to_get
 from a2rl.run.ledger import as_row, rebuild
 from a2rl.run.records import GradeRecord, SetupRecord
-from a2rl.validity.record import Validity, read_validity
+from a2rl.validity.record import Validity, Word, read_validity
 
 SHARED = (
     ".venv-tasks", ".venv-vllm", "a2rl", "agents", "data/tasks", "flows", "models", "params.yaml", "stages", "tasks",
@@ -62,10 +62,13 @@ class Audit(FrozenModel):
             return DIFFERENT
         if RESULT in self.not_regraded:
             return NOT_DONE
+        return {"valid": SOUND, "flagged": FLAGGED}.get(self.worth, VOID)
+
+    @property
+    def worth(self) -> Word:
+        """What the result of a sound run is worth to a reader who has only what is here."""
         word = self.validity.word if self.validity else "flagged"
-        if self.left_out and word == "valid":
-            word = "flagged"
-        return {"valid": SOUND, "flagged": FLAGGED}.get(word, VOID)
+        return "flagged" if self.left_out and word == "valid" else word
 
 
 def audit(run: RunDir, trust: Trust, tracker: Tracker | None, absent: Absent = NOTHING_ABSENT) -> Audit:

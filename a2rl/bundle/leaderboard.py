@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 import a2rl
 from a2rl.bundle.archive import MAX_BYTES, SUFFIX
-from a2rl.bundle.audit import DIFFERENT, FLAGGED, RESULT, UNSOUND, Audit
+from a2rl.bundle.audit import DIFFERENT, RESULT, UNSOUND, Audit
 from a2rl.bundle.confined import Done, Shown, audit_bundle
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.files import (
@@ -138,7 +138,7 @@ class Builder:
         refused |= _too_many_stacks(ranked)
         names = {digest: f"{files[digest].relative_to(bundles)} ({digest[:12]})" for digest in files}
         shown = [each for each in kept if each.bundle not in refused]
-        reasons = {names[digest]: why for digest, why in refused.items()}
+        reasons = {names[digest]: printable(why, MAX_TEXT) for digest, why in refused.items()}
         return Built(self._write(shown, reasons, set(files)), len(shown), reasons, len(self._new))
 
     def _audit(self, digest: str, bundle: Path) -> KeptAudit:
@@ -204,9 +204,12 @@ class Builder:
     def _summary(self, kept: KeptAudit) -> RunSummary:
         assert kept.audit is not None
         assert kept.summary is not None
-        validity = "flagged" if kept.audit.exit_code == FLAGGED else kept.summary.validity
-        graded = bool(kept.audit.regrades) and RESULT not in kept.audit.not_regraded
-        known = {"bundle": kept.bundle, "signed_by": self._signer(kept), "validity": validity, "graded_anew": graded}
+        known = {
+            "bundle": kept.bundle,
+            "signed_by": self._signer(kept),
+            "validity": kept.audit.worth,
+            "graded_anew": bool(kept.audit.regrades) and RESULT not in kept.audit.not_regraded,
+        }
         return kept.summary.model_copy(update=known)
 
     def _write(self, shown: Sequence[KeptAudit], refused: dict[str, str], present: set[str]) -> Path:
@@ -239,7 +242,7 @@ def _shown(shown: Shown | None, page: Path) -> dict[str, Any]:
 def is_tame(value: Any) -> bool:
     """Says whether figures cannot break the pages of all others: by their size, by their number, or as no numbers."""
     if isinstance(value, dict | list | tuple):
-        inner = value.values() if isinstance(value, dict) else value
+        inner = (*value.keys(), *value.values()) if isinstance(value, dict) else value
         return len(value) <= MAX_VALUES and all(map(is_tame, inner))
     if isinstance(value, str):
         return len(value) <= MAX_TEXT

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.files import file_digest, read_jsonl, read_model
+from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.baseline import BaselineKey
 from a2rl.grading.job import GradeResult, ids_of_run, score_items
@@ -29,7 +30,8 @@ from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.contract import Split
 from a2rl.task_api.data import hidden_digest
 
-MAX_CHARS = 500
+MAX_CHARS = 2000
+"""Characters of what a check says: parts of it may be texts of whoever forged a run."""
 TOLERANCE = 1e-6
 """In points. A score that is fitted to data may differ in the last bits between machines."""
 
@@ -53,15 +55,16 @@ class NotCheckedError(A2rlError):
 def made(what: str, check: Callable[[], str | None]) -> CheckOutcome:
     """Makes a check, which raises for a problem, and may return a note."""
     try:
-        return CheckOutcome(what, note=check() or "")
+        return CheckOutcome(what, note=printable(check() or "", MAX_CHARS))
     except NotCheckedError as error:
-        return CheckOutcome(what, not_checked=str(error))
+        return CheckOutcome(what, not_checked=printable(str(error), MAX_CHARS))
     except A2rlError as error:
-        return CheckOutcome(what, problem=str(error))
+        problem = str(error)
     except FileNotFoundError as error:
-        return CheckOutcome(what, problem=f"{error.filename} is missing")
+        problem = f"{error.filename} is missing"
     except Exception as error:  # noqa: BLE001 - what is checked may be forged, and no way to fail makes it sound
-        return CheckOutcome(what, problem=f"it cannot be checked: {error!r}"[:MAX_CHARS])
+        problem = f"it cannot be checked: {error!r}"
+    return CheckOutcome(what, problem=printable(problem, MAX_CHARS))
 
 
 def require(holds: bool, problem: str) -> None:

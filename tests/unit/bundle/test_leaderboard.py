@@ -15,11 +15,12 @@ from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle import confined
 from a2rl.bundle.archive import pack
-from a2rl.bundle.audit import Audit
+from a2rl.bundle.audit import RESULT, Audit
 from a2rl.bundle.confined import Done, Shown, Work
 from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
+from a2rl.results.verify import CheckOutcome
 from a2rl.validity.record import Validity
 from tests.bundles import audited_here, rewritten, with_files
 from tests.run_maker import checkout, finished_run
@@ -168,6 +169,31 @@ def test_what_was_left_out_is_flagged(given: Given, tmp_path: Path) -> None:
     assert [row["validity"] for row in _rows(built)] == ["flagged"]
 
 
+def test_what_was_left_out_is_flagged_whatever_was_tried(given: Given, tmp_path: Path) -> None:
+    """The audit is kept from a build that graded anew, or tried to."""
+
+    def tries_to_grade(bundle: Path, *more: Any, **given: Any) -> Done:
+        done = audited_here(bundle, *more, **given)
+        return done.model_copy(update={"audit": done.audit.model_copy(update={"not_regraded": {RESULT: "no weights"}})})
+
+    partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
+    (tmp_path / "bundles").mkdir()
+    partial(given.honest, tmp_path / "bundles" / "partial.tar.gz")
+    site = tmp_path / "site"
+    tried = Builder(site, given.settings, given.signers, grades_anew=True, auditor=tries_to_grade)
+    assert tried.build(tmp_path / "bundles").shown == 0
+    built = given.build(tmp_path)
+    assert (built.audited, [row["validity"] for row in _rows(built)]) == (0, ["flagged"])
+
+
+def test_a_reason_is_as_short_as_a_page_needs(given: Given, tmp_path: Path) -> None:
+    long = CheckOutcome("a check", problem="x" * 10**6)
+    found = Done(audit=Audit(run_id="x", checks=(long,), validity=None))
+    built = given.build(tmp_path, given.honest, auditor=lambda *_, **__: found)
+    assert built.shown == 0
+    assert all(len(why) < 1000 for why in built.refused.values())
+
+
 def test_a_page_that_cannot_be_drawn_is_not_shown(given: Given, tmp_path: Path) -> None:
     bundle = _files({"run/clock.json": None})(given.honest, tmp_path / "x.tar.gz")  # no list of files has the clock
     built = given.build(tmp_path, bundle)
@@ -234,7 +260,7 @@ def test_a_folder_without_bundles_is_an_error(given: Given, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [1e13, -1e13, float("inf"), float("nan"), 10**5000, "x" * 3000, {"a": [(1e300,)]}], ids=range(7)
+    "value", [1e13, -1e13, float("inf"), float("nan"), 10**5000, "x" * 3000, {"a": [(1e300,)]}, {"x" * 3000: 1}], ids=range(8)
 )
 def test_figures_that_would_break_a_page_are_refused(value: object) -> None:
     assert not is_tame(value)
