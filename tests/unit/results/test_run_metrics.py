@@ -112,6 +112,13 @@ def test_the_best_of_equals_is_the_earliest(run: RunDir) -> None:
     assert (found.time_to_best, found.monotonic_ratio, found.last_submit_gap) == (110, 0, 0)
 
 
+def test_of_grades_in_another_order_the_first_known_counts(run: RunDir) -> None:
+    """Several devices grade at once."""
+    [first, slow], [second, fast] = tried(1, 100, 5), tried(2, 110, 5)
+    found = metrics_of(run, [first, second, fast, slow.model_copy(update={"elapsed_s": 500.0})])
+    assert (found.time_to_first_improvement, found.time_to_best) == (120, 120)
+
+
 def test_json_mlflow_and_csv_have_the_same_metrics(settings: Settings) -> None:
     run = simulate_run(settings, 1)
     expected = run_metrics(run, run.ledger.entries()).model_dump()
