@@ -75,7 +75,8 @@ def _limits(spec: RunSpec, preset: Preset) -> Iterator[str]:
         yield f"a budget of {format_duration(spec.budget_s)} instead of {budget}"
     for name in ("max_turns", "max_tokens", "max_cost_usd", "max_submissions", "max_grading_s"):
         if (limit := getattr(spec, name)) is not None:
-            yield f"--{name.removesuffix('_s').replace('_', '-')} {limit:g}, which the reference does not have"
+            shown = format_duration(limit) if name.endswith("_s") else f"{limit:,}"
+            yield f"--{name.removesuffix('_s').replace('_', '-')} {shown}, which the reference does not have"
 
 
 def _grading(spec: RunSpec, preset: Preset) -> Iterator[str]:

@@ -81,6 +81,8 @@ def test_another_context_is_named(settings: Settings, task: str) -> None:
         ({"mode": "rl-only"}, "the mode rl-only"),
         ({"budget": "1h"}, "a budget of 1h instead of 12h"),
         ({"max_turns": 5}, "--max-turns 5"),
+        ({"max_tokens": 1_234_567}, "--max-tokens 1,234,567,"),
+        ({"max_grading": "90m"}, "--max-grading 1h30m,"),
         ({"max_cost_usd": 1.5}, "--max-cost-usd 1.5"),
         ({"generation": "temperature=1"}, "sampled at temperature 1"),
         ({"generation": "max_new_tokens=8192"}, "at most 8,192 new tokens"),
