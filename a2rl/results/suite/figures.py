@@ -1,6 +1,7 @@
 """The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from a2rl.results.suite.drawing import (
@@ -67,7 +68,7 @@ SCALES = (
 def draw_progress(board: Board, style: Style) -> Iterator[Figure]:
     """Draws the best score over each scale on which any submission has a place."""
     for scale in SCALES:
-        if any(scale.place(run, each) is not None for cell in board.cells for run in cell.runs for each in run.tries):
+        if any(each.places for cell in board.cells for each in _placed(cell, scale)):
             yield _draw(board, style, scale)
 
 
@@ -82,15 +83,17 @@ def _draw(board: Board, style: Style, scale: Scale) -> Figure:
         end = scale.end or BEYOND * (max(ends, default=1.0) or 1.0)
         for cell, runs in cells:
             rows += _draw_cell(axis, cell, runs, style[cell.stack], end) if runs else []
-        baselines = [run.public_baseline for cell, _ in cells for run in cell.runs if run.public_baseline is not None]
-        if baselines:
-            axis.axhline(baselines[0], color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
+        baselines: dict[str, list[float]] = {}
+        for each in (each for _, runs in cells for each in runs):
+            baselines.setdefault(str(each.run.settings["model"]), []).append(each.baseline)
+        for known in baselines.values():
+            axis.axhline(median(known), color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
         axis.set(title=task, ylim=(0, 100), xlim=(0, end))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=scale.name != "tokens"))
     caption = (
         "The best score that each agent had been told, by task. Thick: the median over runs; the band holds the middle "
-        f"half of the runs; thin: single runs; dotted: the base model.{scale.note}"
+        f"half of the runs; thin: single runs; dotted: each base model, the median over runs.{scale.note}"
     )
     return finish(drawing, f"best-over-{scale.name}", f"Best score over {scale.name}", caption, rows)
 
@@ -99,14 +102,20 @@ class _Placed(NamedTuple):
     """A run, and where each of its submissions stands."""
 
     run: RunSummary
+    baseline: float
+    """The public score of its base model."""
     places: list[float]
 
 
 def _placed(cell: Cell, scale: Scale) -> list[_Placed]:
-    """Returns the runs all of whose submissions have a place; a run without submissions stays at the base model."""
+    """Returns the runs all of whose submissions have a place; a run without submissions stays at the base model.
+
+    A run whose base model has no score is left out: it failed before, or its score would be unknown at first.
+    """
     found = [
-        _Placed(run, [place for each in run.tries if (place := scale.place(run, each)) is not None])
+        _Placed(run, baseline, [place for each in run.tries if (place := scale.place(run, each)) is not None])
         for run in cell.runs
+        if (baseline := run.public_baseline) is not None
     ]
     return [each for each in found if len(each.places) == len(each.run.tries)]
 
@@ -115,7 +124,7 @@ def _draw_cell(axis: "Axes", cell: Cell, runs: Sequence[_Placed], look: dict[str
     import numpy as np
 
     grid = np.linspace(0, end, GRID)
-    curves = np.array([_best_so_far(run, places, grid) for run, places in runs])
+    curves = np.array([_best_so_far(each, grid) for each in runs])
     low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
     if 1 < len(runs) <= THIN_LINES:
         for curve in curves:
@@ -129,12 +138,12 @@ def _draw_cell(axis: "Axes", cell: Cell, runs: Sequence[_Placed], look: dict[str
     ]
 
 
-def _best_so_far(run: RunSummary, places: Sequence[float], grid: "Points") -> "Points":
+def _best_so_far(placed: _Placed, grid: "Points") -> "Points":
     """Returns the best score up to each point of the grid; before the first submission, the base model's."""
     import numpy as np
 
-    ordered = sorted(zip(places, (each.score for each in run.tries), strict=True))
-    best = np.maximum.accumulate([run.public_baseline or 0.0, *(score for _, score in ordered)])
+    ordered = sorted(zip(placed.places, (each.score for each in placed.run.tries), strict=True))
+    best = np.maximum.accumulate([placed.baseline, *(score for _, score in ordered)])
     return best[np.searchsorted([at for at, _ in ordered], grid, side="right")]
 
 

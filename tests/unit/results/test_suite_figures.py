@@ -8,8 +8,10 @@ from matplotlib.collections import LineCollection
 
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import TokensSpent
-from a2rl.results.suite.drawing import Bar, draw_bars
+from a2rl.results.suite.drawing import Bar, draw_bars, styles
+from a2rl.results.suite.figures import draw_progress
 from a2rl.results.suite.files import SuiteReport, write_suite_report
+from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
@@ -49,6 +51,26 @@ def test_scores_over_tokens_reach_the_best_score(settings: Settings) -> None:
     best = max(each.score for each in summary_of(counted).tries)
     assert float(rows[-1]["median"]) == pytest.approx(best)
     assert float(rows[-1]["at"]) >= max(each.tokens or 0 for each in summary_of(counted).tries) / 1e6
+
+
+def test_a_run_without_a_baseline_is_no_score_of_zero(settings: Settings) -> None:
+    """It failed before its base model was graded."""
+    known = summary_of(simulate_run(settings, 1))
+    none: dict[str, object] = {"public_baseline": None, "tries": (), "final": None, "gains": (), "verdict": "failed"}
+    failed = summary_of(simulate_run(settings, 2, seed=1)).model_copy(update=none)
+    [board] = boards([known, failed])
+    over_time = next(draw_progress(board, styles(board)))
+    assert over_time.rows[0]["lower"] == pytest.approx(known.public_baseline)
+
+
+def test_each_base_model_has_a_line_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [summary_of(simulate_run(settings, each, model=f"model-{each % 2}", seed=each)) for each in range(4)]
+    changed = [each.model_copy(update={"public_baseline": float(place)}) for place, each in enumerate(runs)]
+    drawn: list[float] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.axhline", lambda _, y, **__: drawn.append(y))
+    [board] = boards(changed)
+    next(draw_progress(board, styles(board)))
+    assert sorted(drawn) == [1.0, 2.0]
 
 
 def test_gains_over_model_size_have_a_line_for_each_stack(settings: Settings) -> None:
