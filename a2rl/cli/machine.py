@@ -69,8 +69,7 @@ def doctor(*, as_json: Json = False, **given: Any) -> None:
     findings = [*examine(settings), *(examine_run(given, settings) if given else ())]
     if as_json:
         print_json([finding._asdict() for finding in findings])
-        return
-    for finding in findings:
+    for finding in () if as_json else findings:
         if finding.ok:
             mark = ("ok       ", "green")
         elif finding.optional:

@@ -97,7 +97,7 @@ def _option(setting: Setting, more: str = "") -> Any:
     bounds = {type(each): each for each in setting.field.metadata}
     help_text = setting.field.description or ""
     if Gt in bounds and not setting.is_duration:
-        help_text += f" More than {bounds[Gt].gt}."  # click has no open ranges
+        help_text += f" More than {bounds[Gt].gt}."  # Typer has no open ranges
     metavar = None
     if setting.choices:
         metavar = "|".join(setting.choices)

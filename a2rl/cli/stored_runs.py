@@ -99,14 +99,17 @@ def runs(
     """
     from a2rl.cli.results import list_runs, run_object, show_list, show_run
 
+    wanted = {
+        "suite": suite, "launch": launch, "task": task, "agent": agent, "driver": driver, "mode": mode, "state": state,
+        "verdict": verdict, "validity": validity,
+    }  # fmt: skip
     if run_id is not None:
+        if given := [f"--{name}" for name, value in wanted.items() if value is not None]:
+            raise UsageError(f"{', '.join(given)}: only for the list of runs, so leave out {run_id}")
         shown = find_run(run_id, Settings.load())
         print_json(run_object(shown)) if as_json else show_run(shown, as_json=False)
         return
-    found = list_runs(
-        RunDir.all(Settings.load().runs), sort, reverse, suite=suite, launch=launch, task=task, agent=agent,
-        driver=driver, mode=mode, state=state, verdict=verdict, validity=validity,
-    )  # fmt: skip
+    found = list_runs(RunDir.all(Settings.load().runs), sort, reverse, **wanted)
     if as_json:
         print_json([{"id": each.run.id, "state": each.state, **each.facts} for each in found])
     else:
@@ -125,20 +128,17 @@ def report(
 
     Examples: `a2rl report gsm8k-scripted-20260412-093015-a1b2`, `a2rl report --suite full-bench`
     """
-    if suite:
-        _report_on_suites(suite)
-    elif run_id is None:
-        raise UsageError("name a run, or several with --suite: `a2rl runs` lists what there is")
-    else:
+    if run_id is not None and suite:
+        raise UsageError(f"leave out {run_id}, or give it as a further --suite: a report is of one run or over several")
+    if run_id is not None:
         _report_on_run(run_id)
+    elif suite:
+        from a2rl.results.suite.files import report_name, runs_of, write_suite_report
 
-
-def _report_on_suites(names: list[str]) -> None:
-    from a2rl.results.suite.files import report_name, runs_of, write_suite_report
-
-    settings = Settings.load()
-    page = write_suite_report(report_name(names), runs_of(names, settings), settings)
-    say(str(page))
+        settings = Settings.load()
+        say(str(write_suite_report(report_name(suite), runs_of(suite, settings), settings)))
+    else:
+        raise UsageError("name a run, or several with --suite: `a2rl runs` lists what there is")
 
 
 def _report_on_run(run_id: str) -> None:
@@ -292,6 +292,8 @@ def outputs(
     """
     from a2rl.results.outputs import outputs_of
 
+    if base_model and submission is not None:
+        raise UsageError(f"leave out {submission} or --base-model: the outputs are those of one model")
     run = find_run(run_id, Settings.load())
     found = [each for each in outputs_of(run, submission, of_base_model=base_model) if item in (None, each.item)]
     if not found:

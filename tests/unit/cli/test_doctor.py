@@ -4,7 +4,8 @@ import venv
 
 import pytest
 
-from a2rl.cli.doctor import examine
+from a2rl.cli.doctor import Diagnosis, examine
+from a2rl.cli.machine import doctor
 from a2rl.core.settings import WAY_OUT, Settings
 
 
@@ -27,3 +28,11 @@ def test_doctor_names_what_agents_do_without(settings: Settings) -> None:
     [found] = [each for each in examine(settings) if each.what == "agent python"]
     assert "without flash-attn: there is no compiler for CUDA (nvcc) here" in found.found
     assert "remove .venv-agent" in found.mend
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_problem_is_an_exit_status(settings: Settings, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr("a2rl.cli.doctor.examine", lambda _: [Diagnosis("git", False, False, "not found")])
+    with pytest.raises(SystemExit, match="1"):
+        doctor(as_json=as_json)

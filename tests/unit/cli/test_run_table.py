@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.results import COLUMNS, list_runs, show_list
-from a2rl.cli.stored_runs import runs
+from a2rl.cli.stored_runs import outputs, report, runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -76,6 +76,16 @@ def test_an_unreadable_run_is_listed_unless_something_is_wanted(settings: Settin
     (settings.runs / "gsm8k-sim-00001" / "spec.json").write_text("{")
     assert ids(settings)[-1] == "gsm8k-sim-00001"
     assert "gsm8k-sim-00001" not in ids(settings, agent="codex")
+
+
+def test_an_option_that_would_do_nothing_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    with pytest.raises(UsageError, match="--task, --state: only for the list of runs"):
+        runs("gsm8k-sim-00001", task="humaneval", state="done")
+    with pytest.raises(UsageError, match="leave out gsm8k-sim-00001, or give it as a further --suite"):
+        report("gsm8k-sim-00001", suite=["one"])
+    with pytest.raises(UsageError, match="leave out 2 or --base-model"):
+        outputs("gsm8k-sim-00001", 2, base_model=True)
 
 
 def test_the_table_names_what_distinguishes_runs(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
