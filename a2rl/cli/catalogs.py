@@ -278,12 +278,12 @@ def check(
 
     Example: `a2rl tasks check ./capitals`
     """
-    from a2rl.cli.scoring import known_variant
+    from a2rl.cli.scoring import nearest_variant
     from a2rl.task_api.check import TaskCheck
 
     settings = Settings.load()
     task_id = find_task(task, settings.root)
-    nearest = load_task(task_id, settings.root).nearest(known_variant(variant or "mini"))
+    nearest = nearest_variant(load_task(task_id, settings.root), variant or "mini", source)
     with tempfile.TemporaryDirectory() as scratch:
         looked_at = TaskCheck(task_id, settings.root, nearest, source, Path(scratch))
         failed = 0

@@ -77,17 +77,15 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
 
     Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
     """
-    from a2rl.cli.scoring import known_variant
+    from a2rl.cli.scoring import nearest_variant
 
     settings = Settings.load()
-    task = find_task(task, settings.root)
-    nearest = load_task(task, settings.root).nearest(known_variant(variant))
-    folder = prepare_data(task, nearest, source, settings)
+    found = load_task(find_task(task, settings.root), settings.root)
+    folder = prepare_data(found.id, nearest_variant(found, variant, source), source, settings)
     out.print(f"{folder}/visible for the agent, {folder}/hidden for the grader")
 
 
 def _show_score(result: Any, as_json: bool, settings: dict[str, str] | None = None, sample: str = "") -> None:
-
     say(
         f"score {result}  (correct {result.correct}, wrong {result.wrong}, truncated {result.truncated}, "
         f"errored {result.errored}; {sample or result.total} items in {result.seconds:.1f} s)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from a2rl.config.params import load_params
+from a2rl.config.plan import check_source
 from a2rl.config.preset import parsed, resolved
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
@@ -27,7 +28,7 @@ from a2rl.sampling import Backend
 from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.catalog import find_task, load_grader, load_task
-from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Variant
+from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Task, Variant
 from a2rl.task_api.data import about, ensure_data, hidden_digest
 
 
@@ -71,9 +72,14 @@ def one_of(kind: str, name: str, known: Any) -> Any:
     return name
 
 
-def known_variant(name: str) -> Variant:
-    """Checks the name of a variant and returns it."""
-    variant: Variant = one_of("variant", name, Variant)
+def nearest_variant(task: Task, name: str, source: Path | None) -> Variant:
+    """Returns the variant of a task with this name, or else the one that there is.
+
+    Raises:
+        UsageError: No variant has this name, or it takes no copy of data, and there is a `source`.
+    """
+    variant = task.nearest(one_of("variant", name, Variant))
+    check_source(source, variant)
     return variant
 
 
@@ -133,7 +139,8 @@ def _job(settings: Settings, request: GradeRequest, scratch: Path) -> GradeJob:
     """Returns the job, once all that is asked for is known to exist."""
     params = load_params(settings.root)
     task, grading = load_task(find_task(request.task, settings.root), settings.root), params.grading
-    variant, folder = task.nearest(known_variant(request.variant)), resolve_model(request.model, settings)
+    variant = nearest_variant(task, request.variant, request.source)
+    folder = resolve_model(request.model, settings)
     backend = one_of("back end", request.backend or grading.backend, Backend)
     dtype = one_of("type of numbers", request.dtype or grading.dtype, DtypeSetting)
     return GradeJob(
@@ -187,7 +194,7 @@ def score_file(
     """
     params, started = load_params(settings.root), time.monotonic()
     definition = load_task(find_task(task, settings.root), settings.root)
-    task, nearest = definition.id, definition.nearest(known_variant(variant))
+    task, nearest = definition.id, nearest_variant(definition, variant, source)
     judging = params.judge_for(definition, nearest, judge)
     data = ensure_data(task, nearest, source, settings)
     completions = _read_completions(outputs)

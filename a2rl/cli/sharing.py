@@ -226,13 +226,16 @@ def harbor_task(
 
     Example: `a2rl export harbor gsm8k --model smollm2-135m --budget 2h`
     """
-    from a2rl.cli.scoring import known_variant
-    from a2rl.export.harbor_task import HarborTask, write_harbor_task
+    from a2rl.cli.scoring import one_of
+    from a2rl.export.harbor_task import write_harbor_task
+    from a2rl.task_api.contract import Variant as Known
 
     settings, target = Settings.load(), output or Path(f"{Path(task).name}-{variant}")
     fetch([model], settings)
-    wanted = HarborTask(task, known_variant(variant), source, model, parse_duration(budget), gpus, solution)
-    write_harbor_task(settings, wanted, target)
+    write_harbor_task(
+        settings, task=task, variant=one_of("variant", variant, Known), source=source, model=model,
+        budget_s=parse_duration(budget), gpus=gpus, solution=solution, target=target,
+    )  # fmt: skip
     say(f"{target}: `harbor lint {target}`, `harbor run -p {target} -a AGENT`")
 
 

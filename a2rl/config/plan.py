@@ -26,6 +26,7 @@ from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
 from a2rl.sampling.generation import Generation
 from a2rl.scoring.score import STATISTICS
 from a2rl.task_api.catalog import find_task, load_task
+from a2rl.task_api.contract import Variant
 from a2rl.task_api.split import check_limit
 
 PACKAGES = (
@@ -94,11 +95,16 @@ def _check_combination(cell: RunSettings, settings: Settings) -> None:
     """Raises UsageError if the settings of a run contradict each other."""
     if cell.trials and cell.mode != "multi":
         raise UsageError("--trials is for --mode multi")
-    if cell.source and cell.variant == "mini":
-        raise UsageError("--source is for the full variant; mini data is generated")
+    check_source(cell.source, cell.variant)
     if cell.limit is not None:
         items = load_task(cell.task, settings.root).variant(cell.variant).eval_items
         check_limit(cell.limit, items, f"{cell.task} ({cell.variant})", halved=cell.protocol == "strict")
+
+
+def check_source(source: str | Path | None, variant: Variant) -> None:
+    """Raises UsageError if there is a copy of data, and the variant uses none."""
+    if source and variant == "mini":
+        raise UsageError("--source is for the full variant; mini data is generated")
 
 
 def _check_judges(cells: Sequence[RunSettings], params: Params, settings: Settings) -> None:

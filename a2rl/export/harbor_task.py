@@ -1,6 +1,6 @@
 """A task as a folder for Harbor (format 1.4, harbor 0.25.0), so that its agents and cloud providers can work on it.
 
-    write_harbor_task(settings, HarborTask(task="gsm8k", variant="mini", model="tiny", budget_s=1800.0, ...), target)
+    write_harbor_task(settings, task="gsm8k", variant="mini", model="tiny", budget_s=1800.0, ..., target=target)
 
 The agent's image has what an agent of ours is given: the visible data, the base model, and the packages to train with.
 The verifier's image has the grader, the hidden items, and the base model, whose configuration and tokenizer count.
@@ -10,12 +10,12 @@ Only one folder goes from the one to the other: the checkpoint. The templates ar
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
 from a2rl import __version__
+from a2rl.config.plan import check_source
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.core.files import machine_failure
 from a2rl.core.settings import Settings
@@ -35,58 +35,59 @@ PROJECT = ("agents", "flows", "stages", "tasks/__init__.py", "params.yaml")
 NO_CODE = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
-@dataclass(frozen=True, slots=True)
-class HarborTask:
-    """What is exported."""
-
-    task: str
-    variant: Variant
-    source: Path | None
-    model: str
-    budget_s: float
-    gpus: int = 0
-    solution: Path | None = None
-    """A checkpoint that Harbor's oracle agent hands in; None: the untouched base model, which gains nothing."""
-
-
-def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> None:
+def write_harbor_task(
+    settings: Settings,
+    *,
+    task: str,
+    variant: Variant,
+    source: Path | None,
+    model: str,
+    budget_s: float,
+    gpus: int,
+    solution: Path | None,
+    target: Path,
+) -> None:
     """Writes the folder of a task.
+
+    Args:
+        solution: A checkpoint that Harbor's oracle agent hands in; None: the untouched base model, which gains nothing.
 
     Raises:
         UsageError: The task, the model or the solution cannot be exported, or the folder exists.
         InfrastructureError: The data or the model cannot be had, or the folder cannot be written.
     """
-    if is_of_package(wanted.task):
-        raise UsageError(f"{wanted.task} is graded in an environment of its own: export another task")
-    task = load_task(find_task(wanted.task, settings.root), settings.root)
-    variant, code = task.nearest(wanted.variant), task_folder(task.id, settings.root)
-    if variant in task.judged or task.serves_agents:
-        raise UsageError(f"{task.id} ({variant}) needs a judge or services beside the grader: export another task")
+    if is_of_package(task):
+        raise UsageError(f"{task} is graded in an environment of its own: export another task")
+    found = load_task(find_task(task, settings.root), settings.root)
+    variant, code = found.nearest(variant), task_folder(found.id, settings.root)
+    if variant in found.judged or found.serves_agents:
+        raise UsageError(f"{found.id} ({variant}) needs a judge or services beside the grader: export another task")
+    check_source(source, variant)
     if target.exists():
         raise UsageError(f"{target} exists: give a new folder")
-    data = ensure_data(task.id, variant, wanted.source, settings)
+    data = ensure_data(found.id, variant, source, settings)
     require_complete(data)
-    base = resolve_model(wanted.model, settings)
+    base = resolve_model(model, settings)
     values = {
-        "task": task,
+        "task": found,
         "variant": variant,
         "version": __version__,
         "data_digest": hidden_digest(data),
-        "model": model_name(wanted.model),
-        "gpus": wanted.gpus,
-        "budget_s": wanted.budget_s,
-        "budget": format_duration(wanted.budget_s),
+        "model": model_name(model),
+        "gpus": gpus,
+        "budget_s": budget_s,
+        "budget": format_duration(budget_s),
         "description": (code / "description.md").read_text(encoding="utf-8"),
-        "solution": "/solution/checkpoint" if wanted.solution else f"/workspace/{BASE_MODEL}",
+        "solution": "/solution/checkpoint" if solution else f"/workspace/{BASE_MODEL}",
     }
-    packages = "requirements-agent-cuda.lock" if wanted.gpus else "requirements-agent-cpu.lock"
+    packages = "requirements-agent-cuda.lock" if gpus else "requirements-agent-cpu.lock"
     workspace, checkout = Path("environment", "workspace"), Path("tests", "checkout")
     placed = {
         settings.root / packages: Path("environment", "requirements.txt"),
         data / "visible": workspace / "data",
         base: workspace / BASE_MODEL,
         settings.root / "requirements.lock": Path("tests", "requirements.txt"),
-        data / "hidden": checkout / "data" / variant / task.id / "hidden",
+        data / "hidden": checkout / "data" / variant / found.id / "hidden",
         Path(__file__).resolve().parents[1]: checkout / "a2rl",
         **{settings.root / part: checkout / part for part in PROJECT},
         code: checkout / code.relative_to(settings.root),
@@ -96,14 +97,14 @@ def write_harbor_task(settings: Settings, wanted: HarborTask, target: Path) -> N
         for original, place in placed.items():
             _copy(original, target / place)
         _copy(base, target / checkout / BASE_MODEL)
-        if wanted.solution is not None:
-            _copy(wanted.solution, target / "solution" / "checkpoint")
+        if solution is not None:
+            _copy(solution, target / "solution" / "checkpoint")
             with tempfile.TemporaryDirectory() as scratch:
-                source = Source(target / "solution", "checkpoint")
-                copy_submission(source, Path(scratch, "copy"), Requirements(base))
+                copied = Source(target / "solution", "checkpoint")
+                copy_submission(copied, Path(scratch, "copy"), Requirements(base))
     except InvalidSubmissionError as error:
         shutil.rmtree(target)
-        raise UsageError(f"--solution {wanted.solution} cannot be graded: {error}") from error
+        raise UsageError(f"--solution {solution} cannot be graded: {error}") from error
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise machine_failure(f"write the task {target}", error) from error

@@ -1,0 +1,35 @@
+"""Tests what `a2rl grade`, `score`, `prepare`, `tasks check` and `export harbor` say before they begin."""
+
+from pathlib import Path
+
+import pytest
+
+from a2rl.cli.catalogs import check
+from a2rl.cli.grading import grade, prepare, score
+from a2rl.cli.sharing import harbor_task
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+
+
+class Context:
+    """What typer gives a command that takes further options."""
+
+    args: tuple[str, ...] = ()
+
+
+def test_a_copy_of_data_is_refused_where_none_is_used(
+    settings: Settings, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mini data is generated, and the figures would be those of other data than the user means."""
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    model, file = str(base_model), tmp_path / "answers.jsonl"
+    commands = (
+        lambda: grade(Context(), "gsm8k", model, source=tmp_path),  # type: ignore[arg-type]
+        lambda: score("gsm8k", file, source=tmp_path),
+        lambda: prepare("gsm8k", source=tmp_path),
+        lambda: check("gsm8k", source=tmp_path),
+        lambda: harbor_task("gsm8k", output=tmp_path / "out", source=tmp_path, model=model),
+    )
+    for command in commands:
+        with pytest.raises(UsageError, match="--source is for the full variant"):
+            command()
