@@ -208,10 +208,10 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
 def _unpack(archive: tarfile.TarFile, folder: Path, max_bytes: int) -> Index:
     index = _read_index(archive)
     waiting, size = set(index.files), sum(member.bytes for member in index.files.values())
-    if len(waiting) > MAX_FILES or size > max_bytes:
-        raise UsageError(
-            f"the bundle has more than {MAX_FILES:,} files or {max_bytes:,} bytes: allow more with --max-gb"
-        )
+    if len(waiting) > MAX_FILES:
+        raise UsageError(f"the bundle has more than {MAX_FILES:,} files, which no run has")
+    if size > max_bytes:
+        raise UsageError(f"the bundle unpacks to more than {max_bytes:,} bytes: allow more with --max-gb")
     if (free := shutil.disk_usage(folder).free - FREE_DISK_MARGIN) < size:
         raise UsageError(
             f"the bundle unpacks to {size >> 20:,} MiB, and {folder.parent} has room for {max(0, free) >> 20:,}: free "

@@ -19,8 +19,9 @@ from a2rl.anchor.signatures import read_signatures
 from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, reopen_bundle
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.event_log import PeriodicThread
 from a2rl.core.files import FrozenModel
-from a2rl.core.processes import Child, child_environment, module_command, tied_to_parent
+from a2rl.core.processes import POLL_INTERVAL_S, Child, child_environment, is_stopped, module_command, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
@@ -131,13 +132,14 @@ def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
         try:
             child.tell(keys_message(grader_keys(settings) if work.network else {}))
             child.tell(work.model_dump_json())
-            for line in child.answers:
-                message = json.loads(line)
-                if "done" in message:
-                    return Done.model_validate(message["done"])
-                if "problem" in message:
-                    raise (UsageError if message["usage"] else InfrastructureError)(message["problem"])
-                on_progress(Progress(*message["progress"]))
+            with PeriodicThread("stopping an audit", lambda: is_stopped() and child.end(0.0), lambda: POLL_INTERVAL_S):
+                for line in child.answers:
+                    message = json.loads(line)
+                    if "done" in message:
+                        return Done.model_validate(message["done"])
+                    if "problem" in message:
+                        raise (UsageError if message["usage"] else InfrastructureError)(message["problem"])
+                    on_progress(Progress(*message["progress"]))
         finally:
             child.end_group(0.0)
         said = errors.read()[-2000:].decode(errors="replace").strip().splitlines()

@@ -31,6 +31,7 @@ from a2rl.core.files import (
     write_model,
 )
 from a2rl.core.printable import printable
+from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.results.suite.files import write_site
@@ -128,6 +129,9 @@ class Builder:
             for each in pool.map(self._audit, files, files.values()):
                 kept.append(each)
                 on_progress(Progress(len(kept), len(files), 0, 0))
+        except KeyboardInterrupt:
+            STOP.set()  # ends the audits that the other threads wait for
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
         if not any(each.code for each in kept):

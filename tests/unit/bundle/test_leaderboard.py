@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import RESULT, Audit
 from a2rl.bundle.confined import Done, Shown, Work
 from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
+from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import CheckOutcome
@@ -211,6 +213,27 @@ def test_an_audit_says_no_more_than_a_reader_can_keep(tmp_path: Path, monkeypatc
     assert json.loads(said.getvalue()) == {
         "problem": "the bundle has more findings, names or figures than any run has", "usage": True
     }  # fmt: skip
+
+
+def test_an_audit_ends_when_the_user_stops_it(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    stop.set()
+    monkeypatch.setattr(processes, "STOP", stop)
+    monkeypatch.setattr(confined, "module_command", lambda _: ["sleep", "600"])
+    with pytest.raises(InfrastructureError, match="ended without a result"):
+        confined.audit_bundle(given.honest, given.settings, frozenset(), None, False, 1)
+
+
+def test_ctrl_c_stops_the_audits_that_others_make(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> Done:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("a2rl.bundle.leaderboard.STOP", stop := threading.Event())
+    with pytest.raises(KeyboardInterrupt):
+        given.build(tmp_path, given.honest, auditor=interrupted)
+    assert stop.is_set()
 
 
 def test_a_bundle_is_audited_once_until_the_code_changes(
