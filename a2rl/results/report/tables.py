@@ -116,7 +116,7 @@ def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, st
 
 
 def seen_figures(seen: LlmUse | None) -> list[tuple[str, str]]:
-    """Returns the rows of the table: names and values."""
+    """Returns the figures that the relay measured: of requests, and of their tokens."""
     if seen is None:
         return []
     counts = {
@@ -126,9 +126,10 @@ def seen_figures(seen: LlmUse | None) -> list[tuple[str, str]]:
         "tokens out": seen.completion_tokens,
         "refused by a2rl": seen.refused,
         "answered with an error": seen.failed,
-        "tokens estimated": seen.estimated,
+        "requests with estimated tokens": seen.estimated,
     }
-    figures = [(name, f"{value:,}") for name, value in counts.items() if value or name.startswith(("req", "tokens "))]
+    always = ("requests", "tokens in", "tokens out")
+    figures = [(name, f"{value:,}") for name, value in counts.items() if value or name in always]
     figures.append(("cost at list prices", dollars(seen.cost_usd)))
     models = [
         (
