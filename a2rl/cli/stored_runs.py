@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.cli.options import Json, RunId, RunIds, Submission, finite
@@ -169,8 +170,6 @@ SHOWN_EVIDENCE = 5
 """The pieces of evidence that are shown for each label; `--json` has all of them."""
 SHOWN_OUTPUTS = 20
 """The number of items that are listed; `--json` has all of them."""
-WHOLE = 10_000_000
-"""Characters of a prompt or an answer that is shown in full."""
 BEGINNING = 60
 """Characters of an answer in the list."""
 
@@ -324,9 +323,14 @@ def _show_output(output: "GradedOutput") -> None:
     sample = f", answer {output.sample + 1}" if output.sample else ""
     out.print(f"item {output.item}{sample}: {output.verdict}, {output.tokens} tokens", style="bold", markup=False)
     for turn in output.turns:
-        say(printable(_prompt(turn), WHOLE, lines=True), style="dim")
+        say(_whole(_prompt(turn)), style="dim")
         cut = " [cut off at the limit of tokens]" if turn.finish == "length" else ""
-        say(printable(turn.answer, WHOLE, lines=True) + cut)
+        say(_whole(turn.answer + cut))
+
+
+def _whole(text: str) -> Text:
+    """Returns a text for the console, which would cut a long string."""
+    return Text(printable(text, sys.maxsize, lines=True))
 
 
 def _prompt(turn: "Turn") -> str:

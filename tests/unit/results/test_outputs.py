@@ -16,7 +16,7 @@ from a2rl.results.outputs import outputs_of
 from a2rl.run.events import SubmissionAccepted
 from tests.run_maker import Finished, finished_run, write_outputs
 
-ANSWER = "first I think " * 500
+ANSWER = "first I think " * 2000
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_the_command_shows_an_item_in_full_and_all_items_as_json(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(finished.settings.root))
-    shown = CliRunner().invoke(app, ["outputs", finished.run.id, "2", "--item", "0", "--base-model"])
+    shown = CliRunner().invoke(app, ["outputs", finished.run.id, "--item", "0", "--base-model"])
     assert ANSWER.strip() in " ".join(shown.stdout.split())
     listed = CliRunner().invoke(app, ["outputs", finished.run.id, "--base-model", "--json"])
     assert [row["item"] for row in json.loads(listed.stdout.splitlines()[-1])] == [str(n) for n in range(8)]
