@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 
 from a2rl.config.params import load_params
@@ -78,19 +79,11 @@ def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
 
 def _run_stage_of_run(arguments: argparse.Namespace, settings: Settings) -> str:
     """Runs a stage of one run and returns its record as JSON."""
-    from stages import baseline, execute, grade, report, setup, validity
-
-    run_stages: dict[str, Callable[[RunDir, Settings], Record]] = {
-        "setup": setup.setup,
-        "baseline": baseline.baseline,
-        "execute": execute.execute,
-        "grade": grade.grade,
-        "validity": validity.validity,
-        "report": report.report,
-    }
+    module = import_module(f"stages.{arguments.stage}")
+    stage: Callable[[RunDir, Settings], Record] = getattr(module, arguments.stage)
     run = RunDir(settings.runs / arguments.run)
     with owned(run), allocated_gpus(run, settings) if arguments.stage in ON_GPUS else nullcontext():
-        return run_stages[arguments.stage](run, settings).model_dump_json(indent=2)
+        return stage(run, settings).model_dump_json(indent=2)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def _signed_as_it_happened(run: RunDir, path: Path) -> list[Head]:
     for row in run.ledger.rows():
         heads.append(Head(seq=row.seq, hash=row.hash))
         signer.sign(run.id, [row])  # so that it remembers the head
-        add_signature(run.root, HeadSignature.make(run.id, heads[-1], row.at + 0.5, key.id, key.sign))
+        add_signature(run.root, HeadSignature.make(run.id, heads[-1], row.at + 0.5, key))
     return heads
 
 
@@ -165,7 +165,7 @@ class Scene(NamedTuple):
         (self.run.root / SIGNATURES).unlink(missing_ok=True)
         for row in self.run.ledger.rows():
             head = Head(seq=row.seq, hash=row.hash)
-            add_signature(self.run.root, HeadSignature.make(self.run.id, head, row.at + 0.01, key.id, key.sign))
+            add_signature(self.run.root, HeadSignature.make(self.run.id, head, row.at + 0.01, key))
 
     def grade(self, job: GradeJob, *_: Any, **__: Any) -> GradeResult:
         """An honest grader: its scores follow from the weights and the split, and other weights score otherwise."""
@@ -437,7 +437,7 @@ def replayed_signatures(scene: Scene) -> None:
     (scene.run.root / SIGNATURES).unlink()
     for row in scene.run.ledger.rows():
         head = Head(seq=row.seq, hash=row.hash)
-        add_signature(scene.run.root, HeadSignature.make(other, head, row.at + 0.01, key.id, key.sign))
+        add_signature(scene.run.root, HeadSignature.make(other, head, row.at + 0.01, key))
 
 
 def replaced_report(scene: Scene) -> None:

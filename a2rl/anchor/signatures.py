@@ -9,7 +9,7 @@ its public part, 64 hexadecimal digits, so a signature says which key it needs.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,15 +77,6 @@ def load_public_key(path: Path) -> str:
     return _id_of(key)
 
 
-def is_signed(key_id: str, message: bytes, signature: str) -> bool:
-    """Says whether a signature (hexadecimal) of a message is that of a key."""
-    try:
-        Ed25519PublicKey.from_public_bytes(bytes.fromhex(key_id)).verify(bytes.fromhex(signature), message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
 def _id_of(key: Ed25519PublicKey) -> str:
     return key.public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
 
@@ -137,18 +128,19 @@ class HeadSignature(StrictModel):
     signature: str = Field(pattern="^[0-9a-f]{128}$")
 
     @classmethod
-    def make(cls, run_id: str, head: Head, time: float, key: str, sign: Callable[[bytes], str]) -> "HeadSignature":
-        """Signs a head.
-
-        Args:
-            sign: Returns the key's signature of a message.
-        """
-        signature = sign(_message(run_id, head.seq, head.hash, time))
-        return cls(seq=head.seq, hash=head.hash, time=time, key=key, signature=signature)
+    def make(cls, run_id: str, head: Head, time: float, key: SigningKey) -> "HeadSignature":
+        """Signs a head."""
+        signature = key.sign(_message(run_id, head.seq, head.hash, time))
+        return cls(seq=head.seq, hash=head.hash, time=time, key=key.id, signature=signature)
 
     def is_of(self, run_id: str) -> bool:
         """Says whether the signature is that of its key for this head of this run."""
-        return is_signed(self.key, _message(run_id, self.seq, self.hash, self.time), self.signature)
+        message = _message(run_id, self.seq, self.hash, self.time)
+        try:
+            Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key)).verify(bytes.fromhex(self.signature), message)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
 
 
 def _message(run_id: str, seq: int, head: str, time: float) -> bytes:

@@ -36,18 +36,14 @@ class SignedHistory:
         """Returns the history of a key, which is in the file `<key>.history.db`."""
         return cls(key.with_name(key.name + ".history.db"))
 
-    def head(self, run_id: str) -> Head:
-        """Returns the last signed head of a run; `EMPTY` if there is none."""
-        with self._connect() as database:
-            return _head(database, run_id)
-
     def known(self, run_id: str, rows: Sequence[Row]) -> Head:
         """Returns the last signed head of a run with these entries; `EMPTY` if there is none.
 
         Raises:
             IntegrityError: The head is not in the ledger.
         """
-        head = self.head(run_id)
+        with self._connect() as database:
+            head = _head(database, run_id)
         if head.seq > len(rows) or (head.seq and rows[head.seq - 1].hash != head.hash):
             raise IntegrityError(
                 f"the signer has signed another history of run {run_id}, up to entry {head.seq}: its ledger was "
@@ -100,12 +96,8 @@ class Signer:
 
     def __init__(self, key: Path) -> None:
         self._key = SigningKey.load(key)
+        self.key_id = self._key.id
         self.history = SignedHistory.beside(key)
-
-    @property
-    def key_id(self) -> str:
-        """The public key, in hexadecimal digits."""
-        return self._key.id
 
     def sign(self, run_id: str, rows: Sequence[Row]) -> HeadSignature:
         """Signs the head after these entries, which follow those that were signed before; none repeats a signature.
@@ -117,7 +109,7 @@ class Signer:
             InfrastructureError: The history cannot be used.
         """
         head = self.history.extend(run_id, rows)
-        return HeadSignature.make(run_id, head, round(time.time(), 3), self._key.id, self._key.sign)
+        return HeadSignature.make(run_id, head, round(time.time(), 3), self._key)
 
 
 def check_keys(params: AnchorParams, root: Path) -> str:
@@ -158,10 +150,10 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
         InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
-        head, signed = head_of(run), read_signatures(run.root)
-        if head is None:
+        rows, signed = run.ledger.rows(), read_signatures(run.root)
+        if not rows:
             return None
-        rows = run.ledger.rows()[: head.seq]
+        head = Head(seq=rows[-1].seq, hash=rows[-1].hash)
         if not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash):
             known = signer.history.known(run.id, rows)
             add_signature(run.root, signer.sign(run.id, rows[known.seq :]))

@@ -15,8 +15,8 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, Literal
 
 from pydantic import Field, ValidationError
@@ -89,8 +89,9 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
     if not run.ledger.path.exists():
         raise UsageError(f"run {run.id} has not begun, so there is nothing to bundle")
     with tempfile.TemporaryDirectory(prefix="a2rl-bundle-") as scratch:
-        members, left_out = _members(run, Path(scratch)), {str(path): UNKNOWN for path in _unknown(run)}
-        weights = _weights(run)
+        listed, weights = list(map(str, files_of(run))), _weights(run)
+        members = _members(run, filter(is_run_file, listed), Path(scratch))
+        left_out = {name: UNKNOWN for name in listed if not is_run_file(name)}
         for name in [name for name, path in members.items() if _has_secret(path)]:
             left_out[name.removeprefix(f"{RUN}/")] = SECRET
             del members[name]
@@ -101,26 +102,19 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         return index
 
 
-def _members(run: RunDir, scratch: Path) -> dict[str, Path]:
+def _members(run: RunDir, listed: Iterable[str], scratch: Path) -> dict[str, Path]:
     """Returns the files of the bundle by name, without weights."""
-    found = {f"{RUN}/{path}": run.root / path for path in files_of(run) if is_run_file(str(path))}
-    found |= {f"{RUN}/{name}": run.root / name for name in ANCHORS if (run.root / name).is_file()}
+    anchors = (name for name in ANCHORS if (run.root / name).is_file())
+    found = {f"{RUN}/{name}": run.root / name for name in (*listed, *anchors)}
     found[LEDGER] = scratch / "ledger.jsonl"
     found[LEDGER].write_text("".join(json.dumps(row) + "\n" for row in run.ledger.rows()), encoding="utf-8")
     if export_history(run.code, scratch / "code.bundle"):
         found[CODE] = scratch / "code.bundle"
     hidden = hidden_of(run)
     if not hidden.is_relative_to(run.root):
-        found |= {f"{HIDDEN}/{path.relative_to(hidden)}": path for path in _files_in(hidden)}
+        files = (path for path in sorted(hidden.rglob("*")) if path.is_file() and not path.is_symlink())
+        found |= {f"{HIDDEN}/{path.relative_to(hidden)}": path for path in files}
     return found
-
-
-def _unknown(run: RunDir) -> list[PurePosixPath]:
-    return [path for path in files_of(run) if not is_run_file(str(path))]
-
-
-def _files_in(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
 
 
 def _weights(run: RunDir) -> dict[str, list[Path]]:
@@ -290,11 +284,3 @@ class _Bounded(io.RawIOBase):
     def tell(self) -> int:
         """Returns the position."""
         return self._stream.tell()
-
-    def readable(self) -> bool:
-        """It can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """It can go forwards."""
-        return True

@@ -14,14 +14,13 @@ APPLICATION = ("agents", "flows", "stages", "tasks")
 def main() -> None:
     """Runs a command. An error is printed as one line that says how to fix it, without a stack trace."""
     from a2rl.cli.commands import app
+    from a2rl.cli.console import print_error
 
     try:
         _check_homes(sys.argv[1:])
         _use_project()
         app()
     except A2rlError as error:
-        from a2rl.cli.console import print_error
-
         for problem in error.problems if isinstance(error, NotReadyError) else (str(error),):
             print_error(problem)
         sys.exit(error.exit_code)
@@ -30,7 +29,6 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the program that reads our output (such as head or less) has ended
     except OSError as error:
-        from a2rl.cli.console import print_error
         from a2rl.core.files import machine_failure
 
         failure = machine_failure(f"use {str(error.filename)[:200]}" if error.filename else "go on", error)

@@ -24,7 +24,7 @@ from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, tasks_here
 
-agents_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+agents_app = typer.Typer(invoke_without_command=True)
 
 
 @agents_app.callback()
@@ -88,7 +88,7 @@ def install(ids: Annotated[list[str], typer.Argument(help="Agent ids.")]) -> Non
         sys.exit(1)
 
 
-models_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+models_app = typer.Typer(invoke_without_command=True)
 
 
 class ListedModel(NamedTuple):
@@ -210,7 +210,7 @@ def _size(count: int | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.0f} MB"
 
 
-tasks_app = typer.Typer(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+tasks_app = typer.Typer(invoke_without_command=True)
 
 
 @tasks_app.callback()

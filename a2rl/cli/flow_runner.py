@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any
 
@@ -164,9 +164,11 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
         A2rlError: The flow has failed.
         InterruptedByUserError: The user stopped it.
     """
-    has_own_server, ids = bool(settings.environ.get("PREFECT_API_URL")), [run.id for run in runs]
-    server = nullcontext(_already_there) if has_own_server else embedded_server(settings)
-    signal.signal(signal.SIGTERM, _interrupt)
+    ids = [run.id for run in runs]
+    server: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)  # the user's own is there already
+    if not settings.environ.get("PREFECT_API_URL"):
+        server = embedded_server(settings)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends a command as Ctrl-C does
     try:
         with err.status("starting Prefect (the first time takes half a minute)") as status, server as wait_until_ready:
             from flows.pipeline import a2rl  # the import takes seconds, during which the server starts
@@ -192,15 +194,6 @@ def showing(show: Callable[[], None]) -> Iterator[None]:
         show()
         raise
     show()
-
-
-def _already_there() -> None:
-    """Returns at once, because the user's own server is already running."""
-
-
-def _interrupt(*_: object) -> None:
-    """Makes SIGTERM end a command in the same way as Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 @contextmanager

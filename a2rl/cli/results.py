@@ -13,6 +13,7 @@ from a2rl.labels.records import labels_object
 from a2rl.results.comparability import comparability
 from a2rl.results.figures import remarks_on, run_metrics
 from a2rl.results.mirror import MLFLOW_NOTE
+from a2rl.results.table import points
 from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
@@ -65,7 +66,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "selection": selection_note(run) if graded and graded.final else "",
         "limit": spec.limit,
         "sample": sample_note(run),
-        "comparable": compared.is_comparable,
+        "comparable": not compared.reasons,
         "not_comparable_because": list(compared.reasons),
         "generation": spec.generation.model_dump(mode="json"),
         "sampling": spec.generation.note,
@@ -224,19 +225,15 @@ class Column(NamedTuple):
     is_number: bool = False
 
 
-def _figure(value: float | None, sign: str = "") -> str | None:
-    return None if value is None else f"{value:{sign}.1f}"
-
-
 COLUMNS = (
     Column("suite", lambda run: run["suite"]),
     Column("driver", lambda run: run["driver"]),
     Column("mode", lambda run: run["mode"]),
     Column("seed", lambda run: str(run["seed"]), is_number=True),
     Column("state", lambda run: run["state"]),
-    Column("baseline", lambda run: _figure(run["baseline"]), is_number=True),
-    Column("result", lambda run: _figure(run["private" if run["protocol"] == "strict" else "best"]), is_number=True),
-    Column("gain", lambda run: _figure(run["gain"], "+"), is_number=True),
+    Column("baseline", lambda run: points(run["baseline"]), is_number=True),
+    Column("result", lambda run: points(run["private" if run["protocol"] == "strict" else "best"]), is_number=True),
+    Column("gain", lambda run: points(run["gain"], "+"), is_number=True),
     Column("95% interval", lambda run: run["ci"] and f"[{run['ci'][0]:+.1f}, {run['ci'][1]:+.1f}]"),
     Column("submissions", lambda run: str(run["submissions"]), is_number=True),
     Column("verdict", lambda run: "; ".join(filter(None, (run["verdict"], run["selection"], run["sample"])))),

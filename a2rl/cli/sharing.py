@@ -174,7 +174,7 @@ def _show(found: "Audit") -> None:
     show_audit(found)
 
 
-export_app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+export_app = typer.Typer(no_args_is_help=True)
 
 
 @export_app.callback()

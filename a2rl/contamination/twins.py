@@ -190,8 +190,7 @@ def paired_gap(seen: Sequence[float], fresh: Sequence[float]) -> Gap:
     observed = float(differences.mean())
     rng = np.random.default_rng(SEED)
     moved = differences[differences != 0]
-    signs = rng.choice((-1.0, 1.0), size=(ROUNDS, len(moved))) if len(moved) else np.zeros((ROUNDS, 1))
-    sums = signs @ moved if len(moved) else np.zeros(ROUNDS)
+    sums = rng.choice((-1.0, 1.0), size=(ROUNDS, len(moved))) @ moved
     beyond = int((sums >= moved.sum() - 1e-9).sum())
     return Gap(observed, (beyond + 1) / (ROUNDS + 1), len(seen), len(fresh))
 

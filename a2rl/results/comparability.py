@@ -31,17 +31,9 @@ class Comparability(NamedTuple):
         """Every reason against a comparison."""
         return self.settings + self.differs
 
-    @property
-    def is_comparable(self) -> bool:
-        """Whether there is no reason against it."""
-        return not self.reasons
-
     def __str__(self) -> str:
-        stated = f"not stated by the paper: {', '.join(self.not_stated)}"
-        if self.is_comparable:
-            return f"yes ({stated})"
         lead = "no, because of" if self.settings else "no: the settings are the same, but there are differences:"
-        return f"{lead} {'; '.join(self.reasons)} ({stated})"
+        return f"{lead} {'; '.join(self.reasons)} (not stated by the paper: {', '.join(self.not_stated)})"
 
 
 def comparability(run: RunDir) -> Comparability:

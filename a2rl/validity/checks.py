@@ -129,13 +129,8 @@ def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checke
         started = time.monotonic()
         found = _run(check, evidence)
         done.findings.extend(found)
-        done.runs.append(CheckRun(name=name_of(check), seconds=time.monotonic() - started, findings=len(found)))
+        done.runs.append(CheckRun(name=check.__name__, seconds=time.monotonic() - started, findings=len(found)))
     return done
-
-
-def name_of(check: CheckFunction) -> str:
-    """Returns the name of a check: that of its function."""
-    return getattr(check, "__name__", type(check).__name__)
 
 
 def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
@@ -144,7 +139,7 @@ def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
     except InterruptedByUserError:
         raise
     except Exception as error:  # noqa: BLE001 # a check reads what agents wrote, and no agent may end the pipeline
-        return [could_not_check(f"the check {name_of(check)}", error)]
+        return [could_not_check(f"the check {check.__name__}", error)]
 
 
 def could_not_check(what: str, error: Exception) -> Finding:
@@ -162,7 +157,7 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
     """
     done, waiting = Checked([], []), list(checks)
     while waiting:
-        names = [f"{check.__module__}:{name_of(check)}" for check in waiting]
+        names = [f"{check.__module__}:{check.__name__}" for check in waiting]
         began, error = time.monotonic(), Exception()
         try:
             read = read_apart(
@@ -177,7 +172,7 @@ def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> 
         except (OSError, ValueError) as failure:
             error = failure
         if waiting:
-            name = name_of(waiting.pop(0))
+            name = waiting.pop(0).__name__
             done.findings.append(could_not_check(f"the check {name}", error))
             done.runs.append(CheckRun(name=name, seconds=time.monotonic() - began, findings=1))
     return done

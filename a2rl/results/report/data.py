@@ -128,7 +128,7 @@ def gather(run: RunDir, entries: Sequence[Entry]) -> RunReport:
         settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)), versions=spec.versions,
         validity=validity.word if validity else None, not_valid_because=validity.why if validity else (),
         **_result(run, grade, baseline),
-        sample=sample_note(run), comparable=compared.is_comparable, not_comparable_because=compared.reasons,
+        sample=sample_note(run), comparable=not compared.reasons, not_comparable_because=compared.reasons,
         story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.elapsed_s(),
         waited_s=executed.waited_s if executed else None, refunded_s=executed.refunded_s if executed else None,
         submissions=tuple(_submitted(entries, grades_among(entries), grade.submission_id if grade else None)),

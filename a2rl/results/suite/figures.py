@@ -236,15 +236,18 @@ def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
 
 
 def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
-    rows: list[Row] = [
-        {"structure": bar.task, "stack": bar.stack, "gain": bar.value, "low": bar.low, "high": bar.high} for bar in bars
-    ]
     caption = (
         "Mean gain over the tasks of a kind, with 95% intervals, by how models are asked, how answers are graded and "
         "what a single one can earn. Stacks without runs of all tasks of a kind are left out of it."
     )
     drawing = draw_bars(bars, style, "gain over the base model, points")
+    rows = _rows(bars, "structure", "gain")
     return finish(drawing, "by-structure", "Gains by the structure of the tasks", caption, rows)
+
+
+def _rows(bars: Sequence[Bar], task: str, value: str) -> list[Row]:
+    """Returns the values of bars, whose task and value have these names."""
+    return [{task: bar.task, "stack": bar.stack, value: bar.value, "low": bar.low, "high": bar.high} for bar in bars]
 
 
 def _expected_best(board: Board, style: Style) -> Figure:
@@ -291,16 +294,12 @@ def _bar(cell: Cell, cost: Cost) -> Bar | None:
 
 
 def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:
-    rows: list[Row] = [
-        {"task": bar.task, "stack": bar.stack, f"points_per_{name.replace('-', '_')}": bar.value, "low": bar.low,
-         "high": bar.high}
-        for bar in bars
-    ]  # fmt: skip
     caption = (
         f"Mean gain divided by the mean number of {unit}s of a run, which is in brackets; the 95% interval is that of "
         f"the gain. Stacks with a run of unknown cost are left out. {note}"
     )
     drawing = draw_bars(bars, style, f"points per {unit}")
+    rows = _rows(bars, "task", f"points_per_{name.replace('-', '_')}")
     return finish(drawing, f"gain-per-{name}", f"Gain per {unit}", caption, rows)
 
 

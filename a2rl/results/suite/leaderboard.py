@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from math import sqrt
+from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import UsageError
@@ -194,9 +195,7 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
 def _interval_over_runs(gains: Sequence[float]) -> Interval:
     if len(gains) < 2:
         return Interval(-100.0, 100.0)
-    mean = sum(gains) / len(gains)
-    variance = sum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1)
-    reach = student_quantile(0.025, len(gains) - 1) * sqrt(variance / len(gains))
+    mean, reach = fmean(gains), student_quantile(0.025, len(gains) - 1) * sqrt(variance(gains) / len(gains))
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 

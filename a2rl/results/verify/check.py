@@ -229,19 +229,12 @@ def check_baseline(run: RunDir) -> None:
     ]  # fmt: skip
     for split, claimed in claims:
         if claimed is not None:
-            _check_baseline_split(run, items, split, claimed)
+            chosen = set(ids_of_run(spec, hidden, split))
+            recomputed = score_items(spec.task, hidden, [item for item in items if item.id in chosen]).score
+            require(
+                same(recomputed, claimed.score), f"{path}: the {split} items give {recomputed}, not {claimed.score}"
+            )
     _check_stored(run, record.key, items)
-
-
-def _check_baseline_split(run: RunDir, items: Sequence[ItemResult], split: Split, claimed: TaskScore) -> None:
-    spec, hidden = run.spec, hidden_of(run)
-    chosen = set(ids_of_run(spec, hidden, split))
-    found = [item for item in items if item.id in chosen]
-    recomputed = score_items(spec.task, hidden, found).score
-    require(
-        same(recomputed, claimed.score),
-        f"{run.baseline_items}: the {split} items give {recomputed}, not {claimed.score}",
-    )
 
 
 def _check_stored(run: RunDir, key: str, items: Sequence[ItemResult]) -> None:

@@ -52,7 +52,6 @@ from a2rl.run.events import (
 from a2rl.run.failure import why_no_result
 from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord, judge_record, verdict_of
-from a2rl.scoring.score import TaskScore
 from a2rl.task_api.data import can_draw, drawn_digest
 from a2rl.validity.record import FROM_WORST, STAGE, Validity, ValidityRecord, event_of, may_reveal
 
@@ -68,7 +67,9 @@ def check_records(run: RunDir) -> None:
         _check_failure(run, record)
         return
     best = best_submission(run.ledger)
-    require(record.baseline == _known_baseline(run), "the record's baseline is not the ledger's")
+    strict = run.spec.protocol == "strict"
+    known = next((each.private if strict else each.public for each in run.ledger.events(BaselineKnown)), None)
+    require(record.baseline == known, "the record's baseline is not the ledger's")
     require(
         record.submission_id == (best.submission.submission_id if best else None),
         "the record names a different best submission than the ledger",
@@ -79,7 +80,7 @@ def check_records(run: RunDir) -> None:
             "the record's public score is not the ledger's",
         )
     private = run.ledger.events(PrivateGraded)
-    if run.spec.protocol == "strict" and record.final is not None:
+    if strict and record.final is not None:
         require(
             len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
         )
@@ -125,13 +126,6 @@ def _check_account(run: RunDir, record: GradeRecord) -> None:
         known is not None and known.use == record.judge.use,
         f"the record's judge was paid ${record.judge.use.dollars:.4f}, but {run.account.name} says something else",
     )
-
-
-def _known_baseline(run: RunDir) -> TaskScore | None:
-    known = run.ledger.events(BaselineKnown)
-    if not known:
-        return None
-    return known[0].private if run.spec.protocol == "strict" else known[0].public
 
 
 def _check_improvement(run: RunDir, record: GradeRecord, weights_digest: str) -> None:

@@ -123,7 +123,7 @@ def test_no_entry_can_be_older_than_an_earlier_signature(run: RunDir, tmp_path: 
     key, rows = make_key(tmp_path / "key"), run.ledger.rows()
     for row, late_s in zip(rows, (500.0, 501.0, 502.0), strict=True):
         head = Head(seq=row.seq, hash=row.hash)
-        add_signature(run.root, HeadSignature.make(run.id, head, row.at + late_s, key.id, key.sign))
+        add_signature(run.root, HeadSignature.make(run.id, head, row.at + late_s, key))
     with pytest.raises(IntegrityError, match="before entry 1 was signed"):
         check_signatures(run, {key.id})
 

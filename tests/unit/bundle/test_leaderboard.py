@@ -283,7 +283,9 @@ def test_a_folder_without_bundles_is_an_error(given: Given, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [1e13, -1e13, float("inf"), float("nan"), 10**5000, "x" * 3000, {"a": [(1e300,)]}, {"x" * 3000: 1}], ids=range(8)
+    "value",
+    [1e13, -1e13, float("inf"), float("nan"), 10**5000, "x" * 3000, {"a": [(1e300,)]}, {"x" * 3000: 1}],
+    ids=range(8),
 )
 def test_figures_that_would_break_a_page_are_refused(value: object) -> None:
     assert not is_tame(value)

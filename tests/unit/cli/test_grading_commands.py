@@ -1,5 +1,6 @@
 """Tests what `a2rl grade`, `score`, `prepare`, `tasks check` and `export harbor` say before they begin."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_a_copy_of_data_is_refused_where_none_is_used(
     """Mini data is generated, and the figures would be those of other data than the user means."""
     monkeypatch.setattr(Settings, "load", lambda: settings)
     model, file = str(base_model), tmp_path / "answers.jsonl"
-    commands = (
+    commands: tuple[Callable[[], object], ...] = (
         lambda: grade(Context(), "gsm8k", model, source=tmp_path),  # type: ignore[arg-type]
         lambda: score("gsm8k", file, source=tmp_path),
         lambda: prepare("gsm8k", source=tmp_path),

@@ -51,7 +51,6 @@ ALWAYS = ("network has nothing but its LLM", "a prompt and instructions", "at mo
 @pytest.mark.parametrize("agent", AGENTS)
 def test_what_differs_on_the_agents_side_is_named(settings: Settings, agent: str) -> None:
     found = comparability(run_of(settings, task="gsm8k", agent=agent, driver="gpt-5.4"))
-    assert not found.is_comparable
     for part in (*AGENTS[agent], *ALWAYS):
         assert any(part in each for each in found.reasons), (part, found.reasons)
 

@@ -212,7 +212,7 @@ def test_a_check_that_ends_its_process_costs_only_itself(finished: Finished, mon
     monkeypatch.setattr(checks, "read_apart", dies_in_one)
     evidence = RunEvidence(finished.run, finished.settings)
     done = checks.run_checks_apart(evidence, stages.validity.READING)
-    assert [each.name for each in done.runs] == [checks.name_of(check) for check in stages.validity.READING]
+    assert [each.name for each in done.runs] == [check.__name__ for check in stages.validity.READING]
     assert [each.text for each in done.findings if "leaked_keys" in each.text] == [
         "The check leaked_keys could not be made: InfrastructureError."
     ]

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,12 @@ def test_of_many_marks_only_some_are_looked_at(finished: Finished, monkeypatch: 
     """An agent could else fill the memory of the machine with them."""
     (finished.run.logs / "agent.log").write_text("[secret]\n" * 1000)
     made: list[Evidence] = []
-    monkeypatch.setattr(conduct, "Evidence", lambda **given: made.append(Evidence(**given)) or made[-1])
+
+    def noted(**given: Any) -> Evidence:
+        made.append(Evidence(**given))
+        return made[-1]
+
+    monkeypatch.setattr(conduct, "Evidence", noted)
     assert found(finished, leaked_keys) == [("leaked-key", "flag")]
     assert len(made) == conduct.MAX_PLACES
 
