@@ -39,8 +39,8 @@ class Publisher:
         every_s: The shortest time between two heads of a run.
     """
 
-    def __init__(self, url: str, every_s: float, timeout_s: float) -> None:
-        self._url, self._every_s, self._timeout_s = url, every_s, timeout_s
+    def __init__(self, url: str, every_s: float = EVERY_S) -> None:
+        self._url, self._every_s = url, every_s
         self._published: dict[str, tuple[int, float]] = {}
         self._problems: dict[str, str] = {}
         """What the last attempt for each run failed of."""
@@ -61,7 +61,7 @@ class Publisher:
     def _try(self, run: RunDir, head: Head) -> str:
         log, receipt, problem = EventLog(run.root / FILE), "", ""
         try:
-            receipt = time_stamp(self._url, run.id, head, self._timeout_s)
+            receipt = time_stamp(self._url, run.id, head)
         except A2rlError as error:
             problem = str(error)
         else:
@@ -77,7 +77,7 @@ def head_line(run_id: str, head: Head) -> str:
     return json.dumps({"run": run_id, "seq": head.seq, "hash": head.hash}) + "\n"
 
 
-def time_stamp(url: str, run_id: str, head: Head, timeout_s: float) -> str:
+def time_stamp(url: str, run_id: str, head: Head) -> str:
     """Has a time-stamp service sign the head with its time, and returns its answer in base64.
 
     Raises:
@@ -87,7 +87,7 @@ def time_stamp(url: str, run_id: str, head: Head, timeout_s: float) -> str:
 
     line = head_line(run_id, head).encode()
     request = TimestampRequestBuilder().data(line).hash_algorithm(HashAlgorithm.SHA256).build()
-    token = _post(url, request.as_bytes(), timeout_s)
+    token = _post(url, request.as_bytes())
     try:
         answer = decode_timestamp_response(token)
         granted = answer.status in {PKIStatus.GRANTED, PKIStatus.GRANTED_WITH_MODS}
@@ -99,13 +99,13 @@ def time_stamp(url: str, run_id: str, head: Head, timeout_s: float) -> str:
     return base64.b64encode(token).decode()
 
 
-def _post(url: str, content: bytes, timeout_s: float) -> bytes:
+def _post(url: str, content: bytes) -> bytes:
     headers = {"Content-Type": "application/timestamp-query"}
     try:
-        with httpx.stream("POST", url, content=content, headers=headers, timeout=timeout_s) as response:
+        with httpx.stream("POST", url, content=content, headers=headers, timeout=TIMEOUT_S) as response:
             if response.status_code != 200:
                 raise InfrastructureError(f"{url} answered with status {response.status_code}")
-            return read_body(response.iter_bytes(), MAX_TOKEN_BYTES, timeout_s)
+            return read_body(response.iter_bytes(), MAX_TOKEN_BYTES, TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL, RetryableError) as error:
         raise InfrastructureError(f"{url} does not answer: {error}") from error
 
@@ -151,7 +151,7 @@ class Anchor:
     def __init__(self, params: AnchorParams, root: Path) -> None:
         self._signer = Signer(root / params.key) if params.key else None
         url = params.publish_timestamp
-        self._publisher = Publisher(url, EVERY_S, TIMEOUT_S) if url else None
+        self._publisher = Publisher(url) if url else None
 
     def update(self, run: RunDir) -> None:
         """Signs the head of a run and publishes it where that is due.

@@ -116,11 +116,10 @@ class Head(StrictModel):
     hash: str = Field(pattern="^[0-9a-f]{64}$")
 
 
-class HeadSignature(StrictModel):
+class HeadSignature(Head):
     """A signed head."""
 
     seq: int = Field(ge=1)
-    hash: str = Field(pattern="^[0-9a-f]{64}$")
     time: float
     """When it was signed, by the signer's clock, in Unix seconds."""
     key: str = Field(pattern="^[0-9a-f]{64}$")
@@ -130,12 +129,12 @@ class HeadSignature(StrictModel):
     @classmethod
     def make(cls, run_id: str, head: Head, time: float, key: SigningKey) -> "HeadSignature":
         """Signs a head."""
-        signature = key.sign(_message(run_id, head.seq, head.hash, time))
+        signature = key.sign(_message(run_id, head, time))
         return cls(seq=head.seq, hash=head.hash, time=time, key=key.id, signature=signature)
 
     def is_of(self, run_id: str) -> bool:
         """Says whether the signature is that of its key for this head of this run."""
-        message = _message(run_id, self.seq, self.hash, self.time)
+        message = _message(run_id, self, self.time)
         try:
             Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.key)).verify(bytes.fromhex(self.signature), message)
         except (InvalidSignature, ValueError):
@@ -143,8 +142,8 @@ class HeadSignature(StrictModel):
         return True
 
 
-def _message(run_id: str, seq: int, head: str, time: float) -> bytes:
-    return f"{PURPOSE}\n{canonical_json([run_id, seq, head, time])}".encode()
+def _message(run_id: str, head: Head, time: float) -> bytes:
+    return f"{PURPOSE}\n{canonical_json([run_id, head.seq, head.hash, time])}".encode()
 
 
 def read_signatures(folder: Path) -> list[HeadSignature]:

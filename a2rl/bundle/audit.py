@@ -72,13 +72,7 @@ class Audit(FrozenModel):
 
 
 def audit(run: RunDir, trust: Trust, tracker: Tracker | None, absent: Absent = NOTHING_ABSENT) -> Audit:
-    """Makes all checks of a run.
-
-    Args:
-        trust: Whom the reader trusts.
-        tracker: MLflow; None if it is not here.
-        absent: What is known not to be here.
-    """
+    """Makes all checks of a run; see `verify_run`."""
     checks = tuple(verify_run(run, tracker, trust, absent))
     # Without the list of files, nobody can say what is missing.
     lacks_list = _if_readable(lambda: read_manifest(run) is None, False)
@@ -106,9 +100,6 @@ def graded_anew(
     on_progress: OnProgress = ignore_progress,
 ) -> Audit:
     """Grades the checkpoint that counts, and the base model, again; a run without a result stays as it is.
-
-    Args:
-        absent: What is known not to be here.
 
     Returns:
         With the comparison. What could not be graded anew is named in it; the checks do not depend on that.

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -50,26 +49,20 @@ MAX_SHOWN = 400
 """The maximum number of characters of an agent's text in one line on the terminal."""
 
 
-class Follower:
+class Follower(PeriodicThread):
     """Prints what happens in some runs from now on, while a flow works on them in this process."""
 
     def __init__(self, runs: Sequence[RunDir], console: Console) -> None:
+        super().__init__("following the runs", self._look, lambda: POLL_INTERVAL_S)
         self._runs, self._console = runs, console
         self._seen: dict[str, int] = {}
         self._numbers: dict[tuple[str, str], list[str]] = {}
         for run in runs:
             self._new_events(run)
         self._progress = GradingProgress()
-        self._thread = PeriodicThread("following the runs", self._look, lambda: POLL_INTERVAL_S)
 
-    def __enter__(self) -> "Follower":
-        self._thread.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         self._look()
 
     def _look(self) -> None:

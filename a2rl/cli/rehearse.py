@@ -48,13 +48,11 @@ class SkippedError(A2rlError):
 
 
 class Rehearsal:
-    """The rehearsal of one run.
+    """The rehearsal of one run, the one that the user has in mind.
 
     Args:
-        spec: The run that the user has in mind.
         kept: A folder for logs.
         scratch: A folder for checkpoints, on the disk of the runs.
-        settings: The project.
         write: Called with each row, as soon as its link has ended.
     """
 
@@ -105,8 +103,6 @@ class Rehearsal:
         """Makes one of the checks before a run, and returns whether there is no problem.
 
         Args:
-            what: The check.
-            spec: The run that it is made for.
             name: The name of the link; that of the check unless given.
             is_needed: Whether a problem is a failure.
         """
@@ -131,9 +127,7 @@ def rehearse_here(
 
     Args:
         given: The settings of the runs, by the keys of suites.
-        groups: The links.
         only: The groups that are tried; all of them if none is named.
-        settings: The project.
 
     Returns:
         The report, which is also `rehearsal.json` in its folder.

@@ -74,6 +74,7 @@ def audit(
     `a2rl audit result.tar.gz --public-key signer.pub --regrade --json`
     """
     from a2rl.bundle.audit import NOT_DONE
+    from a2rl.cli.results import show_audit, show_checks, show_regrade
     from a2rl.results.verify import trust_of
 
     settings = Settings.load()
@@ -84,7 +85,10 @@ def audit(
     except InfrastructureError as error:
         print_error(str(error))
         sys.exit(NOT_DONE)  # not 1, which says that the run is not sound: nothing is known of it
-    _show(found)
+    show_checks(found.checks)
+    for each in found.regrades:
+        show_regrade(each)
+    show_audit(found)
     if as_json:
         checks = [check._asdict() for check in found.checks]
         known = {"sound": found.sound, "exit_code": found.exit_code, "checks": checks}
@@ -163,15 +167,6 @@ def _audit(
         trust = trust._replace(published=read_published(published, run.id))
     found = audited(run, trust, Tracker(settings))
     return graded_anew(found, run, settings, on_progress=on_progress) if regrade else found
-
-
-def _show(found: "Audit") -> None:
-    from a2rl.cli.results import show_audit, show_checks, show_regrade
-
-    show_checks(found.checks)
-    for each in found.regrades:
-        show_regrade(each)
-    show_audit(found)
 
 
 export_app = typer.Typer(no_args_is_help=True)

@@ -315,8 +315,6 @@ def verify_run(
 
     Args:
         tracker: MLflow; None if it is not here.
-        trust: Whom the reader trusts.
-        absent: What is known not to be here.
     """
     # A new object, so that the checks use what is on disk now and nothing that the caller has read before.
     run = RunDir(run.root)

@@ -23,7 +23,7 @@ def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, mon
         return answer
 
     monkeypatch.setattr(follower, "time_stamp", time_stamp)
-    publisher = Publisher("http://localhost", 0.0, 1.0)
+    publisher = Publisher("http://localhost", 0.0)
     for _ in range(50):
         with pytest.raises(InfrastructureError, match="down"):
             publisher.publish(run, HEAD, is_last=False)
@@ -37,4 +37,4 @@ def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir, monkeypatch: py
         log.truncate(MAX_BYTES - 10)
     monkeypatch.setattr(follower, "time_stamp", lambda *_: "receipt")
     with pytest.raises(InfrastructureError, match="is full"):
-        Publisher("http://localhost", 0.0, 1.0).publish(run, HEAD, is_last=True)
+        Publisher("http://localhost", 0.0).publish(run, HEAD, is_last=True)
