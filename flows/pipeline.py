@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import Task, flow, task
 from prefect.artifacts import create_markdown_artifact
@@ -28,7 +28,7 @@ from a2rl.anchor.follower import ANCHOR_NOTE, Anchor
 from a2rl.cluster.holding import held
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
-from a2rl.config.suite import SUITE_SETTINGS, Setting
+from a2rl.config.suite import SUITE_SETTINGS, Function, Setting, with_parameters
 from a2rl.core.errors import (
     A2rlError,
     InfrastructureError,
@@ -197,19 +197,12 @@ def shares_of_cores(cores: Collection[int], runs: int) -> list[list[int]]:
     return [ordered[place * count : (place + 1) * count] if count else ordered for place in range(runs)]
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
 def with_suite_parameters(function: Function) -> Function:
     """Replaces `**given` in a function's signature by one parameter for each setting of a suite.
 
     The function gets the values by the suite's keys. None keeps the suite's value.
     """
-    signature = inspect.signature(function)
-    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = [*own, *map(_parameter, SUITE_SETTINGS)]
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_parameters(function, map(_parameter, SUITE_SETTINGS))
     described = "\n".join(f"    {each.suite_key}: {each.field.description}" for each in SUITE_SETTINGS)
     function.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:\n{described}"  # Prefect takes its descriptions from there
     return function

@@ -2,15 +2,14 @@
 
 import inspect
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 
-from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Setting
+from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Function, Setting, with_parameters
 from a2rl.run.budget import format_duration
 from a2rl.run.spec import RunSettings
 
@@ -40,35 +39,17 @@ def finite(value: float) -> float:
     return value
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def with_settings(command: Command) -> Command:
+def with_settings(command: Function) -> Function:
     """Replaces `**given` in a command's signature by one option for each setting of a run, with its default."""
-    return _with_options(command, [_single(setting) for setting in SETTINGS])
+    return with_parameters(command, [_single(setting) for setting in SETTINGS])
 
 
-def with_replaced_settings(command: Command) -> Command:
+def with_replaced_settings(command: Function) -> Function:
     """Replaces `**given` in a command's signature by one option for each setting of a suite.
 
     The command gets the values by the suite's keys. An option that is not given is None.
     """
-    return _with_options(command, [_replacement(setting) for setting in SUITE_SETTINGS])
-
-
-def _with_options(command: Command, options: list[inspect.Parameter]) -> Command:
-    """Adds options to the signature of a command, which Typer reads.
-
-    They come after the command's arguments and before its own options.
-    """
-    signature = inspect.signature(command)
-    own = signature.parameters.values()
-    arguments = [each for each in own if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    own_options = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
-    parameters = [*arguments, *options, *own_options]
-    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return with_parameters(command, [_replacement(setting) for setting in SUITE_SETTINGS])
 
 
 def _single(setting: Setting) -> inspect.Parameter:

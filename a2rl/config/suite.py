@@ -15,9 +15,10 @@ A suite works like a build matrix of GitHub Actions:
           - {task: webshop, agent: codex}
 """
 
+import inspect
 import itertools
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_origin
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
 
 from pydantic import (
     AliasChoices,
@@ -181,6 +182,24 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
 
 SUITE_SETTINGS = (*SETTINGS, Setting("concurrency", Suite.model_fields["concurrency"], is_axis=False))
 """What `a2rl bench` and the flow can replace in a suite."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_parameters(function: Function, added: Iterable[inspect.Parameter]) -> Function:
+    """Replaces `**given` in the signature of a function, which Typer or Prefect reads, by parameters of its own.
+
+    They come after the function's arguments and before its own options.
+    """
+    signature = inspect.signature(function)
+    own = signature.parameters.values()
+    arguments = [each for each in own if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    options = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = [*arguments, *added, *options]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    return function
 
 
 def _given(entry: StrictModel) -> dict[str, Any]:

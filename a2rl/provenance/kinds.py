@@ -44,7 +44,7 @@ class Kin:
     """Adds up, tensor by tensor, the products of differences of which the comparison consists."""
 
     def __init__(self, known: Mapping[str, Path]) -> None:
-        """Args: known: folders of known models by name."""
+        """Starts with the folders of known models, by name."""
         self._names = list(known)
         self._tensors = [tensors_of(folder) for folder in known.values()]
         count = len(self._names)

@@ -6,9 +6,9 @@ Finding.of(
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator
 
 from a2rl.core.files import StrictModel, digest_of
 from a2rl.core.printable import printable
@@ -29,33 +29,37 @@ MAX_ITEMS = 50
 """Item ids in one piece of evidence; more of them are counted."""
 
 
+def _safe(text: str) -> str:
+    """Returns a printable, short text without secrets. One that is so stays as it is, since findings are read back."""
+    shown = printable(scrub(text))
+    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 4]} ..."
+
+
+def _safe_value(value: JsonValue) -> JsonValue:
+    return _safe(value) if isinstance(value, str) else value
+
+
+Safe = Annotated[str, AfterValidator(_safe)]
+"""A text that an agent may have written."""
+
+
 class Evidence(StrictModel):
     """One place where a finding can be checked, and what is there."""
 
-    what: str
+    what: Safe
     """What there is to see, in a few words."""
-    value: JsonValue = None
+    value: Annotated[JsonValue, AfterValidator(_safe_value)] = None
     """What was measured or read there; numbers as numbers."""
     seq: int | None = None
     """The number of an entry in the run's ledger."""
-    file: str = ""
+    file: Safe = ""
     """A path, relative to the run directory if it is inside."""
     line: int | None = None
     """The line of that file, from 1."""
     items: tuple[str, ...] = ()
     """Ids of items of the eval set."""
-    digest: str = ""
+    digest: Safe = ""
     """The digest of weights, of a file, or of a commit."""
-
-    @field_validator("what", "file", "digest")
-    @classmethod
-    def _safe(cls, text: str) -> str:
-        return _safe(text)
-
-    @field_validator("value")
-    @classmethod
-    def _safe_value(cls, value: JsonValue) -> JsonValue:
-        return _safe(value) if isinstance(value, str) else value
 
     @field_validator("items")
     @classmethod
@@ -73,7 +77,7 @@ class Finding(StrictModel):
     kind: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
     """What was found, such as `halves-disagree`; rules.yaml and the docs name findings by it."""
     level: Level
-    text: str
+    text: Safe
     """One sentence for a reader who knows nothing of the check."""
     evidence: tuple[Evidence, ...] = ()
 
@@ -130,12 +134,6 @@ class Checked(NamedTuple):
 
     findings: list[Finding]
     runs: list[CheckRun]
-
-
-def _safe(text: str) -> str:
-    """Returns a printable, short text without secrets. One that is so stays as it is, since findings are read back."""
-    shown = printable(scrub(text))
-    return shown if len(shown) <= MAX_TEXT else f"{shown[: MAX_TEXT - 4]} ..."
 
 
 STAGE = "validity"
