@@ -30,6 +30,8 @@ from a2rl.validity.record import counted_gain
 
 Phase = Literal["waiting", "baseline", "running", "grading", "done", "failed", "refused", "damaged"]
 ENDED: frozenset[Phase] = frozenset({"done", "failed", "refused", "damaged"})
+ORDER: dict[Phase, int] = {"running": 0, "grading": 0, "baseline": 1, "waiting": 2}
+"""How runs are sorted; those that have ended are last."""
 
 
 class LiveRun(NamedTuple):
@@ -148,7 +150,7 @@ class Watcher:
             known = self._last.get(name)
             if known is None or known.phase == "damaged" or not known.has_ended:
                 self._last[name] = self._look_at(follower, known)
-        return sorted(self._last.values(), key=lambda each: (_order(each), each.spec.run_id))
+        return sorted(self._last.values(), key=lambda each: (ORDER.get(each.phase, len(ORDER)), each.spec.run_id))
 
     def _meet(self, run: RunDir) -> None:
         with suppress(*UNREADABLE):  # a run whose settings cannot be read has nothing that could be shown
@@ -165,10 +167,6 @@ class Watcher:
         except UNREADABLE:
             empty = LiveRun(follower.run.spec, "damaged", 0.0, 0.0, None, (), 0, None, None, None)
             return (known or empty)._replace(phase="damaged")
-
-
-def _order(run: LiveRun) -> int:
-    return {"running": 0, "grading": 0, "baseline": 1, "waiting": 2}.get(run.phase, 3)
 
 
 EVERY_S = 1.0

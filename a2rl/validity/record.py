@@ -162,7 +162,8 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
         seconds: What the checks took.
     """
     graded = run.need("grade", GradeRecord)
-    digest, earlier = _digest(graded), run.read(STAGE, ValidityRecord)
+    digest = digest_of(graded.model_dump(mode="json", exclude={"seconds"}))
+    earlier = run.read(STAGE, ValidityRecord)
     validity = Validity.of(weighed(checked.findings), has_result=has_result(graded))
     runs = tuple(checked.runs)
     if earlier is not None and earlier.grade_digest == digest:
@@ -208,10 +209,6 @@ def counted_gain(run: RunDir, graded: GradeRecord) -> float:
     """
     validity = read_validity(run)
     return min(0.0, graded.gain) if validity is not None and validity.word == "void" else graded.gain
-
-
-def _digest(graded: GradeRecord) -> str:
-    return digest_of(graded.model_dump(mode="json", exclude={"seconds"}))
 
 
 def may_reveal(run: RunDir) -> bool:

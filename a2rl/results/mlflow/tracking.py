@@ -84,7 +84,6 @@ class Tracker:
 
     def __init__(self, settings: Settings) -> None:
         self.store = MlflowStore(settings)
-        self._settings = settings
         self._name = secrets.token_hex(8)
         self._known: dict[str, _Known] = {}
 
@@ -144,7 +143,8 @@ class Tracker:
 
     def _create(self, run: RunDir, entries: Sequence[Entry]) -> _Known:
         tags = {RUN_ID_TAG: run.id, "a2rl.directory": str(run.root), "a2rl.launch": run.spec.launch}
-        found = self.store.create(run.spec.suite, run.id, _begun(run, entries), tags)
+        begun = entries[0].at if entries else (run.root / "spec.json").stat().st_mtime
+        found = self.store.create(run.spec.suite, run.id, begun, tags)
         return self._new(run, found, {})
 
     def _new(self, run: RunDir, found: Any, children: dict[str, _Child]) -> _Known:
@@ -262,10 +262,6 @@ def _submission_tags(run: RunDir, scored: Scored) -> dict[str, str]:
         "a2rl.reason": scored.grade.result.reason,
         **sample_tag(run),
     }
-
-
-def _begun(run: RunDir, entries: Sequence[Entry]) -> float:
-    return entries[0].at if entries else (run.root / "spec.json").stat().st_mtime
 
 
 def _require_grown(run: RunDir, head: str | None, entries: list[Entry]) -> None:
