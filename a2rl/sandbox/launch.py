@@ -3,7 +3,9 @@
 Contract: the agent's command runs only if its whole confinement is in force; else, `Launch` raises NotConfinedError.
 The confinement applies to that process and all its descendants; the supervisor stays outside, so that it can end them.
 
-    python -I -S -c START <folder of a2rl> <file descriptor> <confinement> <command> ...
+    python -I -S -c START <folder of a2rl> <file descriptor> <command> ...
+
+The confinement arrives through the file descriptor, a socket: it may name more files than fit into an argument.
 
 This is a separate program and not code between fork and exec, because with bwrap the process that confines itself is
 already inside bwrap's namespaces. It costs one start of Python. With bwrap, only the files that a `Confinement` names
@@ -20,6 +22,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import a2rl
@@ -105,15 +108,15 @@ class Launch:
     """Starts one agent; run `command`, let it inherit the socket `theirs`, then call `wait`."""
 
     def __init__(self, command: Sequence[str], confinement: Confinement, cwd: str, env: Mapping[str, str]) -> None:
-        self._name = command[0]
+        self._confinement = confinement
         self._ours, self.theirs = socket.socketpair()
         root = str(Path(a2rl.__file__).parent.parent)
-        own = [sys.executable, "-I", "-S", "-c", START, root, str(self.theirs.fileno()), json.dumps(confinement)]
+        own = [sys.executable, "-I", "-S", "-c", START, root, str(self.theirs.fileno())]
         prefix = bwrap_command(confinement, cwd, env) if confinement.bwrap else []
         self.command = [*prefix, *own, *command]
 
     def wait(self) -> int | None:
-        """Waits for the confinement; call it once `command` has started and inherited `theirs`.
+        """Hands over the confinement and waits for it; call it once `command` has started and inherited `theirs`.
 
         Returns:
             The file descriptor from which the broker answers calls.
@@ -124,7 +127,10 @@ class Launch:
         """
         self.theirs.close()
         with self._ours:
-            message, files, _, _ = socket.recv_fds(self._ours, MAX_MESSAGE, 1)
+            message, files = b"", list[int]()
+            with suppress(ConnectionError):  # it died before it read all
+                self._ours.sendall(json.dumps(self._confinement).encode() + b"\n")
+                message, files, _, _ = socket.recv_fds(self._ours, MAX_MESSAGE, 1)
             if message[:1] != _CONFINED:
                 raise NotConfinedError(message[1:].decode())
             if failed := self._ours.recv(MAX_MESSAGE):
@@ -132,12 +138,12 @@ class Launch:
         return files[0] if files else None
 
 
-def main(channel: str, confinement: str, *command: str) -> None:
+def main(channel: str, *command: str) -> None:
     """Confines this process, then becomes the command."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    wanted = Confinement.of(json.loads(confinement))
     with socket.socket(fileno=int(channel)) as supervisor:
         supervisor.set_inheritable(False)
+        wanted = Confinement.of(json.loads(supervisor.makefile("rb").readline()))
         try:
             telling = enter_namespaces(wanted)
             listener = confine(wanted)

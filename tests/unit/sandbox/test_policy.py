@@ -1,7 +1,9 @@
 """Tests what an agent may read of a folder that contains what it must not read, such as an environment with a2rl."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -43,3 +45,22 @@ def test_all_but_the_project_is_open_in_a_folder_above_it(
     assert ended.output.splitlines() == [
         "package/module open", "link/module open", *(f"{name} closed" for name in names[2:]), "listed True",
     ]  # fmt: skip
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that all users may enter."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_an_agent_may_be_given_thousands_of_single_files(settings: Settings, open_folder: Path) -> None:
+    """They are more than fit into one argument of a command, as the data of alfworld on another disk is."""
+    files = [open_folder / f"{'game-' * 20}{number}" for number in range(1500)]
+    for file in files:
+        file.write_text("open")
+    program = "import sys; print(*(open(name).read() for name in sys.argv[1:]))"
+    command = [sys.executable, "-I", "-S", "-c", program, str(files[0]), str(files[-1])]
+    ended = try_in_sandbox(command, select_sandbox("landlock", settings), settings, read=tuple(files))
+    assert ended.output == "open open"
