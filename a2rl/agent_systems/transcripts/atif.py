@@ -8,7 +8,6 @@ that no agent system here produces are left out, such as images, token ids, log-
 Trajectory(agent=Agent(name="claude-code", version="2.1.330"), steps=(Step(step_id=1, source="user", message="Go."),))
 """
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -19,17 +18,14 @@ from a2rl.core.files import StrictModel
 VERSION: Literal["ATIF-v1.8"] = "ATIF-v1.8"
 MAX_COUNT = 2**53
 """Every JSON reader represents whole numbers up to this one exactly."""
+MAX_USD = 1e9
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
-Usd = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Usd = Annotated[float, Field(ge=0, le=MAX_USD, allow_inf_nan=False)]
 Extra = dict[str, Any] | None
 
 
-class Part(StrictModel):
-    """Base of all parts of a trajectory. A part cannot be changed, and has only fields of the format."""
-
-
-class Agent(Part):
+class Agent(StrictModel):
     """The agent system that acted."""
 
     name: str
@@ -37,7 +33,7 @@ class Agent(Part):
     model_name: str | None = None
 
 
-class ToolCall(Part):
+class ToolCall(StrictModel):
     """One action that the agent asked for."""
 
     tool_call_id: str
@@ -45,7 +41,7 @@ class ToolCall(Part):
     arguments: dict[str, Any]
 
 
-class ObservationResult(Part):
+class ObservationResult(StrictModel):
     """The result of one action."""
 
     source_call_id: str | None = None
@@ -53,13 +49,13 @@ class ObservationResult(Part):
     extra: Extra = None
 
 
-class Observation(Part):
+class Observation(StrictModel):
     """The results of all actions of a step."""
 
     results: tuple[ObservationResult, ...]
 
 
-class Metrics(Part):
+class Metrics(StrictModel):
     """The tokens and the cost of the LLM's answer in a step."""
 
     prompt_tokens: Count | None = None
@@ -70,7 +66,7 @@ class Metrics(Part):
     cost_usd: Usd | None = None
 
 
-class Step(Part):
+class Step(StrictModel):
     """One turn of the system, the user or the agent. A step that asks for actions also contains their results."""
 
     step_id: Annotated[int, Field(ge=1)]
@@ -116,7 +112,7 @@ class Step(Part):
         return self
 
 
-class FinalMetrics(Part):
+class FinalMetrics(StrictModel):
     """The totals of a trajectory."""
 
     total_prompt_tokens: Count | None = None
@@ -127,7 +123,7 @@ class FinalMetrics(Part):
     extra: Extra = None
 
 
-class Trajectory(Part):
+class Trajectory(StrictModel):
     """The whole work of an agent in one run."""
 
     schema_version: Literal["ATIF-v1.8"] = VERSION
@@ -143,10 +139,6 @@ class Trajectory(Part):
         if [step.step_id for step in self.steps] != list(range(1, len(self.steps) + 1)):
             raise ValueError("step_id must count the steps from 1")
         return self
-
-    def metrics(self) -> Iterator[Metrics]:
-        """Returns the metrics of all steps that have any."""
-        return (step.metrics for step in self.steps if step.metrics is not None)
 
     def to_json(self) -> str:
         """Returns the JSON text that is written to a file. Fields without a value are left out."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, sum_metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, add_counts, sum_metrics
 
 Tokens = Annotated[Count, BeforeValidator(lambda value: 0 if value is None else value)]
 SYNTHETIC = "<synthetic>"
@@ -38,7 +38,7 @@ class Usage(BaseModel):
     def metrics(self) -> Metrics:
         """Returns the tokens in the common form."""
         return Metrics(
-            prompt_tokens=self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens,
+            prompt_tokens=add_counts(self.input_tokens, self.cache_creation_input_tokens, self.cache_read_input_tokens),
             completion_tokens=self.output_tokens,
             cached_tokens=self.cache_read_input_tokens,
         )

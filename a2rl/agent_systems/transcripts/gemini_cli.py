@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from a2rl.agent_systems.transcripts.atif import Count, Metrics
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, sum_metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, add_counts, sum_metrics
 
 SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
 """All other types of messages are notices of the CLI itself."""
@@ -68,8 +68,8 @@ class Tokens(BaseModel):
     def metrics(self) -> Metrics:
         """Returns the tokens in the common form."""
         return Metrics(
-            prompt_tokens=self.input + self.tool,
-            completion_tokens=self.output + self.thoughts,
+            prompt_tokens=add_counts(self.input, self.tool),
+            completion_tokens=add_counts(self.output, self.thoughts),
             cached_tokens=self.cached,
         )
 

@@ -117,23 +117,18 @@ def _take(draft: Draft, message: Message) -> None:
         case "system" | "user":
             if message.extra.response is not None:
                 _answer(draft, Message(role="assistant", extra=message.extra))
-            draft.turn(_source(message.role), message.content or "", timestamp=iso_time(message.extra.timestamp))
+            source: Literal["system", "user"] = "system" if message.role == "system" else "user"
+            draft.turn(source, message.content or "", timestamp=iso_time(message.extra.timestamp))
 
 
 def _answer(draft: Draft, message: Message) -> Turn:
     """Adds a step of the agent. An answer without a command is stored only in the complaint that follows it."""
     response = message.extra.response
-    turn = draft.turn(
+    return draft.turn(
         "agent",
         message.content or "",
         timestamp=iso_time(message.extra.timestamp),
         model=response.model if response else None,
         metrics=message.extra.metrics(),
+        reasoning=[message.reasoning_content] if message.reasoning_content else [],
     )
-    if message.reasoning_content:
-        turn.reasoning.append(message.reasoning_content)
-    return turn
-
-
-def _source(role: str) -> Literal["system", "user"]:
-    return "system" if role == "system" else "user"

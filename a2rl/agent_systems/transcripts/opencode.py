@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, iso_time
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, add_counts, iso_time
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
 CUT_OFF = {
@@ -65,8 +65,8 @@ class Part(BaseModel):
         """Returns the tokens in the common form."""
         tokens, cache = self.tokens, self.tokens.cache
         return Metrics(
-            prompt_tokens=tokens.input + cache.read + cache.write,
-            completion_tokens=tokens.output + tokens.reasoning,
+            prompt_tokens=add_counts(tokens.input, cache.read, cache.write),
+            completion_tokens=add_counts(tokens.output, tokens.reasoning),
             cached_tokens=cache.read,
             cost_usd=self.cost or None,  # 0 if it does not know the prices
         )
@@ -100,41 +100,33 @@ class Event(BaseModel):
     error: Failure | None = None
 
 
-class Session:
-    """The events read so far."""
-
-    def __init__(self) -> None:
-        self.draft = Draft()
-
-    def take(self, event: Event) -> None:
-        """Reads the next event."""
-        draft, part = self.draft, event.part
-        draft.session_id = event.session_id or draft.session_id
-        if event.error:
-            draft.fail(event.error.words(), event.error.data.status_code)
-        if part is None:
-            return
-        turn = draft.answer(part.message_id, timestamp=iso_time(event.timestamp and event.timestamp / 1000))
-        match event.type:
-            case "step_start":
-                draft.fail(None)  # the agent continued after the error
-            case "text":
-                turn.message.append(part.text)
-            case "reasoning":
-                turn.reasoning.append(part.text)
-            case "tool_use":
-                draft.call(turn, part.call_id, part.tool, part.state.input)
-                draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
-            case "step_finish":
-                turn.metrics = part.metrics()
-                draft.is_done = part.reason == "stop"
-                if part.reason in CUT_OFF:
-                    draft.fail(CUT_OFF[part.reason])
-
-
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
-    session = Session()
-    for event in session.draft.fitting(lines, Event):
-        session.take(event)
-    return session.draft.reading()
+    draft = Draft()
+    for event in draft.fitting(lines, Event):
+        _take(draft, event)
+    return draft.reading()
+
+
+def _take(draft: Draft, event: Event) -> None:
+    draft.session_id = event.session_id or draft.session_id
+    if event.error:
+        draft.fail(event.error.words(), event.error.data.status_code)
+    if (part := event.part) is None:
+        return
+    turn = draft.answer(part.message_id, timestamp=iso_time(event.timestamp and event.timestamp / 1000))
+    match event.type:
+        case "step_start":
+            draft.fail(None)  # the agent continued after the error
+        case "text":
+            turn.message.append(part.text)
+        case "reasoning":
+            turn.reasoning.append(part.text)
+        case "tool_use":
+            draft.call(turn, part.call_id, part.tool, part.state.input)
+            draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
+        case "step_finish":
+            turn.metrics = part.metrics()
+            draft.is_done = part.reason == "stop"
+            if part.reason in CUT_OFF:
+                draft.fail(CUT_OFF[part.reason])

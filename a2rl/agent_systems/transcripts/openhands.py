@@ -97,7 +97,6 @@ class Session:
             case "Usage":
                 draft.fail(None)  # the agent continued after the error
                 self._usages[line.response_id] = line.metrics()
-                draft.total = sum_metrics(list(self._usages.values()))
                 draft.cost_usd = line.session_cost or None  # 0 if it does not know the prices
             case "SystemPromptEvent" if line.system_prompt is not None:
                 draft.turn("system", line.system_prompt.text, timestamp=line.timestamp)
@@ -112,6 +111,11 @@ class Session:
                 draft.result(line.tool_call_id, line.error or line.rejection_reason)
             case "ConversationErrorEvent" | "Failure":
                 draft.fail(f"{line.code}: {line.detail}")
+
+    def reading(self) -> Reading:
+        """Returns what has been read."""
+        self.draft.total = sum_metrics(list(self._usages.values())) if self._usages else None
+        return self.draft.reading()
 
     def _message(self, line: Line, message: Message) -> None:
         if line.source == "agent":
@@ -145,4 +149,4 @@ def read(lines: Iterable[str]) -> Reading:
     session = Session()
     for line in session.draft.fitting(lines, Line):
         session.take(line)
-    return session.draft.reading()
+    return session.reading()

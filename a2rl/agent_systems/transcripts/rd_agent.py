@@ -57,24 +57,19 @@ class Session:
             case "Answer":
                 draft.fail(None)  # the agent continued after the error
                 draft.turn("user", line.asked, timestamp=iso_time(line.time))
-                self._answer = self._answered(line)
+                self._answer = draft.turn(
+                    "agent",
+                    line.text or "",
+                    timestamp=iso_time(line.time),
+                    model=line.model,
+                    metrics=line.usage.metrics(line.cost) if line.usage else None,
+                    reasoning=[line.reasoning] if line.reasoning else [],
+                    extra={"stage": line.stage} if line.stage else None,
+                )
             case "Run" if self._answer is not None:
                 self._ran(self._answer, line)
             case "Error" | "Failure":
                 draft.fail(line.detail)
-
-    def _answered(self, line: Line) -> Turn:
-        turn = self.draft.turn(
-            "agent",
-            line.text or "",
-            timestamp=iso_time(line.time),
-            model=line.model,
-            metrics=line.usage.metrics(line.cost) if line.usage else None,
-            extra={"stage": line.stage} if line.stage else None,
-        )
-        if line.reasoning:
-            turn.reasoning.append(line.reasoning)
-        return turn
 
     def _ran(self, answer: Turn, line: Line) -> None:
         self._runs += 1

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 
 from a2rl.agent_systems.transcripts.atif import (
     MAX_COUNT,
+    MAX_USD,
     Agent,
     Count,
     FinalMetrics,
@@ -100,7 +101,17 @@ def sum_metrics(parts: Sequence[Metrics]) -> Metrics:
 
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
-    return min(sum(known), MAX_COUNT) if known else None
+    return add_counts(*known) if known else None
+
+
+def add_counts(*counts: int) -> int:
+    """Returns the sum, or the largest count that a trajectory can have: an agent may write any numbers."""
+    return min(sum(counts), MAX_COUNT)
+
+
+def add_costs(costs: Iterable[float]) -> float:
+    """Returns the sum of costs in dollars, or the largest that a trajectory can have."""
+    return min(math.fsum(costs), MAX_USD)
 
 
 def _cost(readings: Sequence[Reading]) -> float | None:
@@ -108,7 +119,7 @@ def _cost(readings: Sequence[Reading]) -> float | None:
     for example."""
     sessions = {reading.session_id or str(number): reading.cost_usd for number, reading in enumerate(readings)}
     known = [cost for cost in sessions.values() if cost is not None]
-    return math.fsum(known) if known and len(known) == len(sessions) else None
+    return add_costs(known) if known and len(known) == len(sessions) else None
 
 
 def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
@@ -291,7 +302,7 @@ class Draft:
     def add_costs(self) -> None:
         """Makes the cost the sum of those of the answers, if all of them have one."""
         costs = [turn.metrics.cost_usd for turn in self.turns if turn.metrics]
-        self.cost_usd = math.fsum(cost for cost in costs if cost) if costs and all(costs) else None
+        self.cost_usd = add_costs(cost for cost in costs if cost) if costs and all(costs) else None
 
     def reading(self) -> Reading:
         """Returns what has been read so far."""

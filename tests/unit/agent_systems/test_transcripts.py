@@ -9,6 +9,7 @@ tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in
 import copy
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -330,6 +331,34 @@ def test_arguments_that_cannot_be_written_again_stay_text(text: str) -> None:
     found = parse_arguments(text)
     assert "NaN" not in json.dumps(found.get("a"))
     json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8")
+
+
+@pytest.mark.parametrize("transcript_format", FORMATS)
+def test_counts_and_costs_at_their_limits_never_raise(transcript_format: str, tmp_path: Path) -> None:
+    """Each fits alone, and their sums do not."""
+
+    def raised(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: each if key in ("time", "timestamp") else raised(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [raised(each) for each in value]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return value
+        return 1e9 if isinstance(value, float) else 2**53
+
+    transcript = tmp_path / "transcript"
+    for path in files(transcript_format, "work"):
+        transcript.write_text("\n".join(json.dumps(raised(value)) for value in values_of(path)), encoding="utf-8")
+        assert_sound(read_transcript(transcript_format, transcript))
+
+
+def test_a_long_run_of_openhands_is_read_in_linear_time(tmp_path: Path) -> None:
+    """An earlier reader took more than the two minutes that the pipeline waits for it."""
+    transcript, usage = tmp_path / "transcript", {"kind": "Usage", "prompt_tokens": 5, "completion_tokens": 1}
+    transcript.write_text("\n".join(json.dumps({**usage, "response_id": f"{number}"}) for number in range(5_000)))
+    begun = time.process_time()
+    assert read_transcript("openhands", transcript).tokens().prompt_tokens == 25_000
+    assert time.process_time() - begun < 10
 
 
 def values_of(path: Path) -> list[Any]:
