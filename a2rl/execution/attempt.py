@@ -45,8 +45,6 @@ WORKSPACE_ERRORS = {
 }  # fmt: skip
 """System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
 errors."""
-
-
 WARN_AT = (0.8, 0.95)
 """Shares of the attempt's time after which the agent is warned."""
 
@@ -159,7 +157,6 @@ class Attempts:
             except BaseException as error:  # including KeyboardInterrupt: the attempt must be closed in any case
                 _close_after(run, attempt.number, error)
                 raise
-        run.clock.stop()
         close_attempt(run, attempt.number, end)
 
     def summary(self, attempt: int) -> TranscriptSummary:
@@ -207,6 +204,7 @@ class Attempts:
             stack.callback(_stop_if_running, process)
             limits = UsageLimits(self.run)
             result = self._supervise(process, observer, limits, attempt)
+            self.run.clock.stop()  # the last look at its files, and reading its transcript, are not the agent's time
         return self._end_of(result, attempt.number, limits.reached, log_start)
 
     def _supervise(
