@@ -144,7 +144,7 @@ def agent_environment(
         **QUIET,
         **(ON_SEVERAL_GPUS if spec.sandbox != "none" else {}),
         **provision.offline,
-        "PATH": _path(programs, settings),
+        "PATH": os.pathsep.join([*map(str, dict.fromkeys(programs)), settings.environ.get("PATH", os.defpath)]),
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
         **own,
@@ -162,10 +162,6 @@ def agent_environment(
         **gpu_variables(share_of(run, settings).agent),
         **_services(spec.task, grading_url, settings),
     }
-
-
-def _path(programs: Sequence[Path], settings: Settings) -> str:
-    return os.pathsep.join([*map(str, dict.fromkeys(programs)), settings.environ.get("PATH", os.defpath)])
 
 
 def gpu_variables(gpus: Sequence[Gpu]) -> dict[str, str]:
@@ -216,10 +212,10 @@ def _last_change_below(root: int) -> float:
                 for entry in entries:
                     latest = max(latest, entry.stat(follow_symlinks=False).st_ctime)
                     seen += 1
+                    if seen > MAX_ENTRIES:  # a single folder can have any number
+                        return math.inf
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{path}/{entry.name}")
         finally:
             os.close(folder)
-        if seen > MAX_ENTRIES:
-            return math.inf
     return latest

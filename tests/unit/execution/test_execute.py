@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pynvml
@@ -17,6 +18,7 @@ from a2rl.execution import attempt as module
 from a2rl.execution import workspace
 from a2rl.execution.command import agent_command
 from a2rl.execution.compute import GpuWatch
+from a2rl.execution.observer import TranscriptSummary
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
@@ -202,6 +204,38 @@ def test_more_than_can_be_looked_at_is_no_way_out(work: Callable[..., RunDir], m
     assert workspace.last_change(run.workspace) <= time.time()
     monkeypatch.setattr(workspace, "MAX_ENTRIES", 2)
     assert workspace.last_change(run.workspace) == float("inf")
+
+
+def test_a_single_folder_is_not_looked_at_beyond_the_limit(
+    work: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, looked = work(""), list[str]()
+    for number in range(100):
+        (run.workspace / f"{number}").touch()
+
+    @contextmanager
+    def counted(folder: int) -> Iterator[Iterator["os.DirEntry[str]"]]:
+        with scandir(folder) as entries:
+            yield (entry for entry in entries if not looked.append(entry.name))  # type: ignore[func-returns-value]
+
+    scandir = os.scandir
+    monkeypatch.setattr(workspace, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(workspace.os, "scandir", counted)
+    assert workspace.last_change(run.workspace) == float("inf")
+    assert len(looked) == 11
+
+
+def test_what_the_pipeline_does_afterwards_is_not_the_agents_time(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a long transcript takes minutes, which the next trial would lack."""
+
+    def slow(*_: object) -> TranscriptSummary:
+        time.sleep(4)
+        return TranscriptSummary()
+
+    monkeypatch.setattr(module, "transcript_summary", slow)
+    assert execute(work("exit 0\n"), settings).elapsed_s < 4
 
 
 TRAINS_ON = """
