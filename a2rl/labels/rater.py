@@ -58,11 +58,6 @@ def rate(run: RunDir, judge: JudgeParams, settings: Settings, limit_usd: float |
     code = _code_of(run)
     if not code:
         return SecondRating(model=judge.model, routes=(), reason="the agent left no code")
-    return ask(PROMPT + code, _plain(judge), settings, run, limit_usd)
-
-
-def ask(prompt: str, judge: JudgeParams, settings: Settings, run: RunDir, limit_usd: float | None) -> SecondRating:
-    """Asks one question and reads the routes in the answer."""
     answers: list[tuple[Route, ...]] = []
 
     def read(body: Mapping[str, Any]) -> float:
@@ -70,11 +65,11 @@ def ask(prompt: str, judge: JudgeParams, settings: Settings, run: RunDir, limit_
         return 1.0
 
     account = run.root / "labels-account.db"
-    config = replace(judge_of(judge, settings), account=account, limit_usd=limit_usd, job=PURPOSE)
+    config = replace(judge_of(_plain(judge), settings), account=account, limit_usd=limit_usd, job=PURPOSE)
     if limit_usd is not None:
         Account(account, limit_usd).require_money()
     with Judge(config) as client:
-        [answer] = client.ask([Question([{"role": "user", "content": prompt}], read)], failures_allowed=0)
+        [answer] = client.ask([Question([{"role": "user", "content": PROMPT + code}], read)], failures_allowed=0)
     if answer.verdict is None or not answers:
         return SecondRating(model=judge.model, routes=(), reason=answer.reason)
     return SecondRating(model=judge.model, routes=answers[-1], dollars=answer.dollars)

@@ -40,8 +40,6 @@ MAX_EVIDENCE = 5
 NO_MERGE = ("merge_and_unload", LOADED)
 TRACED = 0.95
 """The confidence if a library's trainer was traced."""
-
-
 READ_ALONE = 0.4
 """The confidence if nothing was traced and the code has something that trains: nobody saw that it ran."""
 
@@ -227,7 +225,7 @@ class _Labels:
 
 MAX_BYTES = 8 << 20
 """The end of a longer log is read."""
-MAX_LINE = 2000
+MAX_LINE, BLOCK = 2000, 1 << 20
 DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*(?:[:=]\s*)?['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE)
 ERROR = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): ?(.*)|^(Killed|Segmentation fault)|out of memory", re.IGNORECASE
@@ -269,11 +267,10 @@ def signs_in(path: Path) -> LogSigns:
 
 def _lines_of(path: Path) -> Iterator[Line]:
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            if size > MAX_BYTES:
-                file.seek(size - MAX_BYTES)
-            for number, raw in enumerate(file, start=1):
+            left_out = max(0, path.stat().st_size - MAX_BYTES)
+            before = sum(file.read(min(BLOCK, left_out - at)).count(b"\n") for at in range(0, left_out, BLOCK))
+            for number, raw in enumerate(file, start=1 + before):
                 yield Line(number, raw[:MAX_LINE].decode("utf-8", "replace").rstrip())
     except OSError:
         return

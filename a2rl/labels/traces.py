@@ -107,17 +107,18 @@ class Trace:
             until: Seconds since 1970.
         """
         origins: dict[str, float] = {}
-        waiting, seen = [(path, until)], set[str]()
+        saved, loaded = self.saved[-MAX_CHECKPOINTS:], self.loaded[-MAX_CHECKPOINTS:]
+        waiting, seen = [(path, until)], set[tuple[str, float]]()
         while waiting:
             folder, at = waiting.pop()
-            saves = [each for each in self.saved[-MAX_CHECKPOINTS:] if each.at <= at and _is_in(each.path, folder)]
-            if saves and folder not in seen:
-                seen.add(folder)
+            if (folder, at) in seen:  # an agent can note many loads of many checkpoints
+                continue
+            seen.add((folder, at))
+            if saves := [each for each in saved if each.at <= at and _is_in(each.path, folder)]:
                 last = saves[-1]
                 origins[last.process] = max(last.at, origins.get(last.process, 0.0))
-                loads = self.loaded[-MAX_CHECKPOINTS:]
                 waiting += [
-                    (each.path, each.at) for each in loads if each.process == last.process and each.at <= last.at
+                    (each.path, each.at) for each in loaded if each.process == last.process and each.at <= last.at
                 ]
         return [each for each in self.works if each.began <= (origins.get(each.process, -1.0) if origins else until)]
 

@@ -12,6 +12,7 @@ from a2rl.cli.results import run_object
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
+from a2rl.labels import run_labels
 from a2rl.labels.code_walk import Program, spots_in
 from a2rl.labels.records import LabelsRecord, SecondRating, in_words, labels_of, write_labels
 from a2rl.labels.run_labels import chain_of, label_run, read_phases
@@ -141,6 +142,14 @@ def test_a_log_shows_why_training_failed(scene: Scene) -> None:
     found = label_run(scene.run)
     kinds = {failure.kind: failure.evidence[0].line for failure in found.failures}
     assert kinds == {"training_diverged": 7, "rollout_logic_wrong": 6}
+
+
+def test_lines_of_a_long_log_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_labels, "MAX_BYTES", 100)
+    monkeypatch.setattr(run_labels, "BLOCK", 64)
+    (tmp_path / "log").write_text("fine\n" * 1000 + "ValueError: no\n")
+    [error] = run_labels.signs_in(tmp_path / "log").errors
+    assert (error.number, error.text) == (1001, "ValueError: no")
 
 
 def test_an_agent_without_code_or_log_is_unknown(scene: Scene) -> None:

@@ -1,6 +1,7 @@
 """Tests what follows from the notes that programs made of their training, together with their code."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,15 @@ def test_only_what_led_to_a_checkpoint_counts_for_it(file: Path) -> None:
     assert [work.process for work in trace.before("output/v1", 9.0)] == ["1", "3"]
     assert [work.process for work in trace.before(f"{saved}/dpo", 9.0)] == ["2"]
     assert [work.process for work in trace.before("output/unknown", 5.05)] == ["1", "2"]
+
+
+def test_notes_of_many_loads_of_many_checkpoints_take_no_time(file: Path) -> None:
+    lines = [checkpoint("saved", 1.0 + number, f"/w/output/{number}") for number in range(400)]
+    lines += [checkpoint("loaded", 1.0 + number, f"output/{number}") for number in range(400)]
+    trace = read_trace(write(file, work(2.0, 3), *lines))
+    begun = time.process_time()
+    assert [each.steps for each in trace.before("output/399", 999.0)] == [3]
+    assert time.process_time() - begun < 3
 
 
 def test_a_checkpoint_can_be_made_of_itself(file: Path) -> None:
