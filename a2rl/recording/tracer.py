@@ -229,19 +229,24 @@ def _train(tracer: Tracer, trainer: Any) -> Callable[[bool], None]:
 def checkpoints(tracer: Tracer, module: Any) -> None:
     """Notes which checkpoints are loaded and saved."""
 
-    def note(event: str, path: Any) -> Callable[[bool], None]:
-        return lambda failed: None if failed else tracer.write(event, path=_path(path))
+    def note(event: str, place: int, name: str) -> Callable[..., Callable[[bool], None]]:
+        """Returns what notes a path, which is at this place among the arguments, or has this name."""
 
-    for name in ("PreTrainedModel", "PeftModel"):
-        if hasattr(module, name):
-            owner = getattr(module, name)
-            tracer.around(owner, "save_pretrained", "save", lambda _, path, *__, **___: note("saved", path))
-            if name == "PreTrainedModel":
-                tracer.around(owner, "from_pretrained", "load", lambda _, path, *__, **___: note("loaded", path))
-            else:
-                tracer.around(owner, "from_pretrained", "load", lambda _, __, path, *___, **____: note("loaded", path))
-    tracer.around(module, "save_file", "save", lambda _, path, *__, **___: note("saved", path))
-    tracer.around(module, "load_file", "load", lambda path, *_, **__: note("loaded", path))
+        def noted(*args: Any, **kwargs: Any) -> Callable[[bool], None]:
+            path = kwargs[name] if name in kwargs else args[place]
+            return lambda failed: None if failed else tracer.write(event, path=_path(path))
+
+        return noted
+
+    for kind, loaded in (
+        ("PreTrainedModel", note("loaded", 1, "pretrained_model_name_or_path")),
+        ("PeftModel", note("loaded", 2, "model_id")),
+    ):
+        if hasattr(module, kind):
+            tracer.around(getattr(module, kind), "save_pretrained", "save", note("saved", 1, "save_directory"))
+            tracer.around(getattr(module, kind), "from_pretrained", "load", loaded)
+    tracer.around(module, "save_file", "save", note("saved", 1, "filename"))
+    tracer.around(module, "load_file", "load", note("loaded", 0, "filename"))
 
 
 def merges(tracer: Tracer, module: Any) -> None:

@@ -34,12 +34,12 @@ GENERATION = "class GenerationMixin:\n    def generate(self): return self.chat()
 MODELS = """
 class PreTrainedModel:
     @classmethod
-    def from_pretrained(cls, path): return cls()
-    def save_pretrained(self, path, full=False):
+    def from_pretrained(cls, pretrained_model_name_or_path): return cls()
+    def save_pretrained(self, save_directory, full=False):
         import safetensors.torch
-        safetensors.torch.save_file({}, path + "/model.safetensors")
+        safetensors.torch.save_file({}, save_directory + "/model.safetensors")
 """
-FILES = "def save_file(weights, path): pass\ndef load_file(path): return {}\n"
+FILES = "def save_file(tensors, filename): pass\ndef load_file(filename): return {}\n"
 
 
 class Scene:
@@ -124,6 +124,17 @@ def test_checkpoints_loaded_and_saved_are_noted_once_by_path(scene: Scene) -> No
     )
     found = [(line["event"], line["path"]) for line in noted]
     assert found == [("loaded", str(scene.folder / "base")), ("saved", str(scene.folder / "out"))]
+
+
+def test_checkpoints_are_noted_also_where_their_paths_are_named(scene: Scene) -> None:
+    noted = scene.run(
+        "import safetensors.torch\nfrom transformers.modeling_utils import PreTrainedModel\n"
+        "model = PreTrainedModel.from_pretrained(pretrained_model_name_or_path='base')\n"
+        "model.save_pretrained(save_directory='out')\n"
+        "safetensors.torch.load_file(filename='a')\nsafetensors.torch.save_file({}, filename='b')\n"
+    )
+    found = [(line["event"], Path(line["path"]).name) for line in noted]
+    assert found == [("loaded", "base"), ("saved", "out"), ("loaded", "a"), ("saved", "b")]
 
 
 def test_what_is_counted_is_written_before_the_next_event(scene: Scene) -> None:
