@@ -145,17 +145,8 @@ def import_history(bundle: Path, repository: Path) -> None:
     """
     git = repository / ".git"
     _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))
-    _git(
-        git,
-        "-c",
-        "transfer.fsckObjects=true",
-        "fetch",
-        "--quiet",
-        "--no-tags",
-        "--update-head-ok",
-        str(bundle),
-        f"+{CODE}:{CODE}",
-    )
+    options = ("--quiet", "--no-tags", "--update-head-ok")
+    _git(git, "-c", "transfer.fsckObjects=true", "fetch", *options, str(bundle), f"+{CODE}:{CODE}")
 
 
 def _opened(code: Path) -> UntrustedFolder:
@@ -205,11 +196,13 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
     would otherwise have one name."""
     names: dict[str, str] = {}
     files, folders = set[PurePosixPath](), set[PurePosixPath]()
-    for path in sorted(paths, key=lambda each: scrub(each) != each):
-        name, number = PurePosixPath(scrub(path)), 0
+    clean = {path: scrub(path) for path in paths}
+    number = 0  # it is never used again, so that a thousand files with one name take a thousand steps
+    for path in sorted(paths, key=lambda each: clean[each] != each):
+        name = PurePosixPath(clean[path])
         while name in files or name in folders or files & set(name.parents):
             number += 1
-            name = PurePosixPath(f"same-name-{number}", scrub(path))
+            name = PurePosixPath(f"same-name-{number}", clean[path])
         files.add(name)
         folders |= set(name.parents)
         names[path] = str(name)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from a2rl.core.event_log import EventLog
@@ -133,7 +134,8 @@ def _open_files(pid: int, workspace: str) -> Iterable[tuple[str, bool]]:
     """Yields the open files in the workspace, relative to it, and whether each is open for writing."""
     folder = f"/proc/{pid}/fd"
     try:
-        numbers = os.listdir(folder)[:MAX_OPEN]  # noqa: PTH208 - names alone
+        with os.scandir(folder) as files:
+            numbers = [file.name for file in islice(files, MAX_OPEN)]
     except OSError:
         return
     for number in numbers:

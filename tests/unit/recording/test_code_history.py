@@ -229,6 +229,15 @@ def test_folders_and_files_that_become_equal_are_all_recorded(
     assert len(commits(repository_of_run)) == 1
 
 
+def test_many_files_whose_names_become_equal_take_no_time(code: Path, repository_of_run: Path) -> None:
+    for number in range(1_000):
+        (code / f"sk-ant-api03-{'a' * 40}{number:04}").touch()
+    begun = time.process_time()
+    assert snapshot_code(code, repository_of_run, "state") is not None
+    assert len(committed(repository_of_run)) == 1_000
+    assert time.process_time() - begun < 10
+
+
 def test_a_path_too_long_for_a_copy_leaves_out_only_its_file(code: Path, repository_of_run: Path) -> None:
     (code / "train.py").write_text("print()")
     here = os.open(code, os.O_DIRECTORY)
