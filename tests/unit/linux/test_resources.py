@@ -4,12 +4,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
+from types import SimpleNamespace
 
 import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
+from a2rl.sandbox import storage
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.storage import bytes_below, removed_bytes
@@ -113,6 +116,20 @@ def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     assert 8192 <= bytes_below([str(folder)]) < 2 * 8192
     assert bytes_below([str(tmp_path / "none")]) == 0
     assert removed_bytes([0, os.getpid()]) >= 0
+
+
+def test_a_measurement_ends_however_many_files_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent could open the same file millions of times, and fill the disk meanwhile."""
+    looked = iter(range(1000))
+    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: float(next(looked))))
+    with TemporaryFile() as file:
+        more = [os.dup(file.fileno()) for _ in range(100)]
+        try:
+            removed_bytes([os.getpid()] * 5)
+        finally:
+            for each in more:
+                os.close(each)
+    assert next(looked) < 10
 
 
 @pytest.mark.parametrize("text", ["no number", "inf", "nan"])
