@@ -186,13 +186,15 @@ async def _connect(target: Target) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Count) -> None:
     """Copies bytes until the end of the stream, and passes on the end."""
-    with suppress(OSError):
+    try:
         while block := await reader.read(BLOCK):
             writer.write(block)
             await writer.drain()
             count.bytes += len(block)
         if writer.can_write_eof():
             writer.write_eof()
+    except OSError:  # one side is gone, so the other is not waited for: it may stay open for ever
+        writer.close()
 
 
 def parse_head(head: bytes) -> Target:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -120,6 +121,22 @@ def test_it_ends_with_connections_open(server: int, log: Path) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 200")
     assert client.recv(100) == b""
     client.close()
+
+
+def test_a_client_that_breaks_off_holds_no_connection(log: Path) -> None:
+    """The other side may stay open for ever."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Proxy([f"localhost:{silent.getsockname()[1]}"], log) as proxy,
+    ):
+        client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+        client.sendall(f"CONNECT localhost:{silent.getsockname()[1]} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+        far, _ = silent.accept()
+        with far:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends with a reset
+            client.close()
+            wait_for(lambda: not proxy._open, 5)
 
 
 def test_a_host_without_a_port_means_https() -> None:
