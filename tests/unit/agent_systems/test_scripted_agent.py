@@ -366,3 +366,14 @@ def test_an_agent_that_was_killed_goes_on_with_less_memory(tmp_path: Path, repos
     )
     assert subprocess.run(["bash", agent / "start.sh"], cwd=workspace, check=False).returncode == 0
     assert (workspace / "shares").read_text() == "1 0.5 "
+
+
+def test_a_program_that_sleeps_for_ever_fails_its_tests(repository: Path) -> None:
+    """It can switch off an alarm, and what it has started ends with it."""
+    program = "import os, signal, time\nsignal.alarm(0)\nos.fork()\ntime.sleep(100)"
+    test = (
+        f"import sys; sys.path.insert(0, sys.argv[1]); import program_tests; print(program_tests.passes({program!r}))"
+    )
+    command = [sys.executable, "-c", test, str(repository / "agents" / "scripted")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "False\n"
