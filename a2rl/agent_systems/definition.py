@@ -17,7 +17,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
-from a2rl.core.files import StrictModel, validation_message
+from a2rl.core.files import StrictModel, read_text, validation_message
 
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
@@ -29,7 +29,7 @@ PLACEHOLDERS: tuple[Name, ...] = Name.__args__  # type: ignore[attr-defined]
 def _known_names(text: str) -> str:
     try:
         text.format(**dict.fromkeys(PLACEHOLDERS, ""))
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:  # such as {home.name}
         raise ValueError(
             f"unknown placeholder; allowed: {', '.join(PLACEHOLDERS)}; write {{{{ for a literal brace"
         ) from error
@@ -87,7 +87,7 @@ class Agent(StrictModel):
 
     id: str
     title: str
-    start: tuple[Text, ...]
+    start: Annotated[tuple[Text, ...], Field(min_length=1)]
     """The command line that starts it. It runs in the workspace."""
     resume: tuple[Text, ...] = ()
     """The command line that continues a session. Without it, a resumed run starts a new session with a summary."""
@@ -166,6 +166,7 @@ def find_agent(name: str, root: Path) -> Agent:
     Raises:
         UsageError: There is no agent with this id, or no script at this path.
         TaskDefinitionError: The agent's agent.yaml is not valid.
+        IntegrityError: It is not a text in UTF-8.
     """
     if "/" in name or name.endswith(".sh"):
         return _script_agent(Path(name))
@@ -174,11 +175,11 @@ def find_agent(name: str, root: Path) -> Agent:
         raise unknown_name("agent", name, known)
     folder = root / "agents" / name
     try:
-        settings = yaml.safe_load((folder / "agent.yaml").read_text(encoding="utf-8"))
+        settings = yaml.safe_load(read_text(folder / "agent.yaml"))
         return Agent(**{"id": name, **settings, "folder": folder})
     except ValidationError as error:
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {validation_message(error)}") from error
-    except (yaml.YAMLError, TypeError) as error:
+    except (yaml.YAMLError, TypeError, ValueError) as error:  # the last one: a date that there is not
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {' '.join(str(error).split())}") from error
 
 

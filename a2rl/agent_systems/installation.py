@@ -243,11 +243,6 @@ def training_python(choice: str | None, settings: Settings) -> TrainingPython:
     return _examine(executable_of(choice, settings))
 
 
-def default_python(settings: Settings) -> Path:
-    """Returns the interpreter of the environment for agents, or a2rl's own if there is none."""
-    return settings.agent_python or Path(sys.executable)
-
-
 def executable_of(choice: str | None, settings: Settings) -> Path:
     """Returns the interpreter that a choice stands for, without starting it.
 
@@ -255,8 +250,8 @@ def executable_of(choice: str | None, settings: Settings) -> Path:
         UsageError: The choice is not an absolute path.
     """
     if choice is None:
-        return default_python(settings)
-    path = Path(choice).expanduser()
+        return settings.agent_python or Path(sys.executable)
+    path = Path(os.path.expanduser(choice))  # noqa: PTH111 - pathlib's raises an error for the home of nobody
     if not path.is_absolute():
         raise UsageError(f"python {choice!r} is not an absolute path: name an interpreter, or a folder with bin/python")
     return path / "bin" / "python" if path.is_dir() else path

@@ -23,16 +23,12 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import StrictModel, validation_message
+from a2rl.core.files import StrictModel, read_text, validation_message
 
 SHIPPED = Path(__file__).with_name("scenarios")
 
 
-class Strict(StrictModel):
-    """Base of all parts of a scenario: unknown keys are errors."""
-
-
-class Usage(Strict):
+class Usage(StrictModel):
     """Tokens of one answer. `input_tokens` includes cached ones, whatever the protocol reports."""
 
     input_tokens: int = Field(ge=0)
@@ -46,7 +42,7 @@ class Usage(Strict):
         return self
 
 
-class Fault(Strict):
+class Fault(StrictModel):
     """A fault of the driver before it answers a turn."""
 
     status: Literal[401, 429, 500, 529]
@@ -55,7 +51,7 @@ class Fault(Strict):
     """How many requests for this turn of a conversation fail; later retries succeed."""
 
 
-class Turn(Strict):
+class Turn(StrictModel):
     """One turn of the scenario."""
 
     say: str = ""
@@ -69,7 +65,7 @@ class Turn(Strict):
     fault: Fault | None = None
 
 
-class Aside(Strict):
+class Aside(StrictModel):
     """The answer to one kind of requests without tools."""
 
     asked: str
@@ -86,7 +82,7 @@ class Aside(Strict):
         return asked
 
 
-class Scenario(Strict):
+class Scenario(StrictModel):
     """A whole scenario file."""
 
     turns: tuple[Turn, ...] = Field(min_length=1)
@@ -109,13 +105,14 @@ def load_scenario(name: str) -> Scenario:
 
     Raises:
         UsageError: There is no such scenario, or it is not valid; the message says where.
+        IntegrityError: It is not a text in UTF-8.
     """
     path = Path(name) if Path(name).suffix else SHIPPED / f"{name}.yaml"
     if not path.is_file():
         raise unknown_name("scenario", name, [each.stem for each in SHIPPED.glob("*.yaml")])
     try:
-        return Scenario.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return Scenario.model_validate(yaml.safe_load(read_text(path)))
     except ValidationError as error:
         raise UsageError(f"{path}: {validation_message(error)}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a date that there is not
         raise UsageError(f"{path}: {' '.join(str(error).split())}") from error

@@ -178,7 +178,7 @@ def require_readable(
     Raises:
         UsageError: The agent must not read it; the message says why, and what to give instead.
     """
-    path = folder.expanduser()
+    path = Path(os.path.expanduser(folder))  # noqa: PTH111 - pathlib's raises an error for the home of nobody
     if not path.is_absolute():
         raise UsageError(f"{name} {str(folder)!r} is not an absolute path")
     if not path.exists():

@@ -10,7 +10,7 @@ import yaml
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import A2rlError, UsageError
 from a2rl.mock_llm.app import Served, create_app
 from a2rl.mock_llm.dialogue import LlmRequest, Message, Tool
 from a2rl.mock_llm.play import Player, example, find_shell, run_command
@@ -461,6 +461,14 @@ def test_an_example_is_what_the_schema_allows() -> None:
 @pytest.mark.parametrize("name", [path.stem for path in SHIPPED.glob("*.yaml")])
 def test_the_scenarios_that_come_with_a2rl_are_valid(name: str) -> None:
     assert len(load_scenario(name).turns) > 1
+
+
+def test_a_scenario_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "dated.yaml").write_text("turns: 2024-13-45\n")
+    (tmp_path / "bytes.yaml").write_bytes(b"turns: \xff\n")
+    for name, says in (("dated", "month must be in"), ("bytes", "not in UTF-8")):
+        with pytest.raises(A2rlError, match=rf"{name}\.yaml.*{says}"):
+            load_scenario(str(tmp_path / f"{name}.yaml"))
 
 
 @pytest.mark.parametrize(

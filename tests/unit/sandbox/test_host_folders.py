@@ -68,6 +68,7 @@ REFUSED: dict[str, tuple[Callable[[Settings], Path], str]] = {
     "the folder for temporary files": (lambda host: Path("/tmp"), "files of many programs"),
     "the system's settings": (lambda host: Path("/etc/ssl"), "part of the system"),
     "processes": (lambda host: Path("/proc/1"), "part of the system"),
+    "the home of nobody": (lambda host: Path("~nobody-here/models"), "not an absolute path"),
     "a relative path": (lambda host: Path("models"), "not an absolute path"),
     "what does not exist": (lambda host: host.root / "nothing", "no such folder"),
     "the home": (home, "contains this checkout or your home"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.agent_systems.definition import agent_ids, find_agent
-from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.errors import IntegrityError, TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.settings import Settings
 from a2rl.task_api.catalog import load_task, task_ids
 
@@ -66,6 +66,10 @@ def test_only_names_of_the_list_are_looked_up(root: Path, name: str) -> None:
         ('title: x\nstart: ["true"]\nstrat: 1\n', "strat"),
         ("title: x\nstart: true\n", "start"),
         ('title: x\nstart: ["true"]\nenv: {A: [1]}\n', "env"),
+        ('title: x\nstart: ["{prompt.x}"]\n', "unknown placeholder"),
+        ('title: x\nstart: ["{prompt[x]}"]\n', "unknown placeholder"),
+        ("title: x\nstart: []\n", "start"),
+        ("title: 2024-13-45\n", "month must be in 1..12"),
     ],
 )
 def test_a_bad_agent_yaml_is_its_authors_to_mend(root: Path, text: str, says: str) -> None:
@@ -73,6 +77,13 @@ def test_a_bad_agent_yaml_is_its_authors_to_mend(root: Path, text: str, says: st
     with pytest.raises(TaskDefinitionError, match=r"^agents/bad/agent\.yaml: ") as refused:
         find_agent("bad", root)
     assert says in str(refused.value)
+
+
+def test_an_agent_yaml_in_another_encoding_is_named(root: Path) -> None:
+    write_agent(root, "bad", "")
+    (root / "agents" / "bad" / "agent.yaml").write_bytes(b"title: \xff\n")
+    with pytest.raises(IntegrityError, match=r"agent\.yaml is not in UTF-8"):
+        find_agent("bad", root)
 
 
 def test_a_start_script_is_an_agent_of_its_own(root: Path, tmp_path: Path) -> None:
