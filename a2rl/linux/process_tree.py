@@ -1,9 +1,9 @@
 """Finds and ends all processes of an agent, whatever they are called and however they fork.
 
-Contract: nothing here raises, whatever a process is named and however /proc changes while it is read. The caller of
-`end_tree` is a subreaper (`become_subreaper`): orphaned descendants become its children. Therefore, once it has no
-children, no process of the agent is left. `end_tree` uses all of these methods that the machine supports, the most
-reliable first:
+Contract: nothing here but `read_stat` raises, whatever a process is named and however /proc changes while it is read.
+The caller of `end_tree` is a subreaper (`become_subreaper`): orphaned descendants become its children. Therefore, once
+it has no children, no process of the agent is left. `end_tree` uses all of these methods that the machine supports, the
+most reliable first:
 - the control group's kill (cgroup.py), which no process can escape by forking;
 - the kill of a signal scope: after `enter_signal_scope`, `kill(-1)` reaches all descendants and nothing else, in one
   system call;
