@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.installation import Installation
-from a2rl.config.provision import provision_of
+from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.secrets import known_secrets
 from a2rl.core.settings import Settings
@@ -79,9 +79,7 @@ def confinement_of(
         InfrastructureError: The owner of the workspace cannot be changed.
     """
     provision = provision_of(run.spec, agent, settings)
-    python = (folder for folder in provision.python.folders if not contains_private_data(folder, settings))
-    given = (run.given, *linked_originals(run.given))
-    own = (*given, *definition_of(agent, settings), *python, *provision.read, *extra_read)
+    own = (run.given, *linked_originals(run.given), *readable_by(agent, provision, settings), *extra_read)
     user = _own_user(run, isolation)
     gpus = driver_nodes(share_of(run, settings).agent)
     log = run.logs / "network.jsonl"
@@ -125,13 +123,18 @@ def close_to_others(run: RunDir, keep_way: bool) -> None:
             path.chmod(path.stat().st_mode & 0o700)
 
 
-def definition_of(agent: Agent, settings: Settings) -> tuple[Path, ...]:
-    """Returns the agent's folder. If it contains more than the agent, such as a checkout, only the files that the
-    definition names are returned."""
-    if not contains_private_data(agent.folder, settings):
-        return (agent.folder,)
-    named = (Path(part) for part in agent.command())
-    return tuple(path for path in named if path.is_absolute() and path.is_file())
+def readable_by(agent: Agent, provision: Provision, settings: Settings) -> tuple[Path, ...]:
+    """Returns the agent's definition, the Python environment with which it trains, and what else it may read.
+
+    The definition is the agent's folder. If that contains more than the agent, such as a checkout, it is the files that
+    the definition names.
+    """
+    definition = [agent.folder]
+    if contains_private_data(agent.folder, settings):
+        named = (Path(part) for part in agent.command())
+        definition = [path for path in named if path.is_absolute() and path.is_file()]
+    python = (folder for folder in provision.python.folders if not contains_private_data(folder, settings))
+    return (*definition, *python, *provision.read)
 
 
 def agent_command(
@@ -153,7 +156,8 @@ def agent_command(
     _write_settings(run, agent, names, environment["PATH"])
     ports = (grading.port, *gateway.ports)
     confinement = confinement_of(run, agent, settings, isolation, ports, installation.extra_read)
-    _record_confinement(run, attempt.number, isolation, settings)
+    gpus = tuple(gpu.uuid for gpu in share_of(run, settings).agent)
+    run.ledger.append(AgentConfined(attempt=attempt.number, sandbox=isolation, gpus=gpus))
     user = {"USER": NAME, "LOGNAME": NAME} if confinement and confinement.user else {}
     return AgentCommand(
         command=agent.resume_command(names) if session else agent.command(names),
@@ -167,11 +171,6 @@ def agent_command(
         resources=Resources.of_machine(run.workspace, settings.environ),
         trace=str(run.logs / TRACE),
     )
-
-
-def _record_confinement(run: RunDir, attempt: int, isolation: Isolation, settings: Settings) -> None:
-    gpus = tuple(gpu.uuid for gpu in share_of(run, settings).agent)
-    run.ledger.append(AgentConfined(attempt=attempt, sandbox=isolation, gpus=gpus))
 
 
 def _names(run: RunDir, installation: Installation, gateway: Gateway) -> dict[str, str]:

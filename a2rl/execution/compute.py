@@ -145,8 +145,6 @@ def cgroup_cpu_s(folder: Path) -> float | None:
 POLL_INTERVAL_S = 2.0
 BUSY_FOR_S = 6.0
 """A process counts as busy for this long after it was last seen using a GPU."""
-
-
 SILENCE_S = 600.0
 """A driver that does not answer for this long has failed. Answers of a busy one may take seconds."""
 STRIKES = 2

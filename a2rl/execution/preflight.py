@@ -20,7 +20,7 @@ from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_certificates
-from a2rl.execution.command import definition_of
+from a2rl.execution.command import readable_by
 from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
@@ -33,7 +33,6 @@ from a2rl.run.disk import check_disk, check_download, disk_of_runs
 from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.isolation import Isolation, SandboxKind
-from a2rl.sandbox.policy import contains_private_data
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.task_api.catalog import load_grader
 from a2rl.task_api.contract import ServiceGrader
@@ -183,9 +182,8 @@ def _program(spec: RunSpec, here: ThisMachine) -> str:
         return ""  # that has a check of its own
     provision = here.provision(spec)
     if isolation.confines:
-        own = definition_of(installation.agent, here.settings)
-        folders = [each for each in provision.python.folders if not contains_private_data(each, here.settings)]
-        check_python(provision.python.executable, isolation, here.settings, (*own, *folders, *provision.read))
+        own = readable_by(installation.agent, provision, here.settings)
+        check_python(provision.python.executable, isolation, here.settings, own)
     return check_program(installation, isolation, here.settings, provision.read)
 
 
@@ -249,19 +247,17 @@ def _judge(spec: RunSpec, here: ThisMachine) -> str:
     return spec.judge.model
 
 
-def _services(spec: RunSpec, here: ThisMachine) -> str:
+def _services(spec: RunSpec, here: ThisMachine, ask: bool = False) -> str:
     grader = load_grader(spec.task) if spec.options else None
-    return grader.check_services(spec.options, here.settings, ask=False) if isinstance(grader, ServiceGrader) else ""
+    return grader.check_services(spec.options, here.settings, ask=ask) if isinstance(grader, ServiceGrader) else ""
 
 
 def _services_answer(spec: RunSpec, here: ThisMachine) -> str:
     try:
-        if not _services(spec, here):
-            return ""
+        is_used = bool(_services(spec, here))
     except A2rlError:
-        return ""
-    grader = load_grader(spec.task)
-    return grader.check_services(spec.options, here.settings, ask=True) if isinstance(grader, ServiceGrader) else ""
+        return ""  # that has a check of its own
+    return _services(spec, here, ask=True) if is_used else ""
 
 
 def _anchor(spec: RunSpec, here: ThisMachine) -> str:

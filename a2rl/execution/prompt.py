@@ -69,7 +69,7 @@ def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartC
         earlier=context.earlier,
         trial=context.trial,
         trials=spec.trials,
-        last_message=_printable_message(context.last_message),
+        last_message=printable(scrub(" ".join(context.last_message[-MAX_MESSAGE_CHARS:].split())), MAX_MESSAGE_CHARS),
         mode=spec.mode,
         mode_rule=MODE_RULES[spec.mode],
         left=format_duration(remaining_s),
@@ -110,10 +110,6 @@ def render_instructions(run: RunDir, provision: Provision | None) -> str:
         hosts=provision.hosts if provision else (),
     )
     return text
-
-
-def _printable_message(message: str) -> str:
-    return printable(scrub(" ".join(message[-MAX_MESSAGE_CHARS:].split())), MAX_MESSAGE_CHARS)
 
 
 def _submissions(entries: list[Entry]) -> list[str]:

@@ -47,7 +47,6 @@ class Gateway(ExitStack):
         """The loopback ports that the agent must be able to connect to."""
         self.environment: dict[str, str] = {}
         """The agent's variables for keys and for the proxy."""
-        self.relay: RelayProcess | None = None
         if agent.calls_llm:
             self._host, self._port, self._path = _parts(self._provider)
 
@@ -87,11 +86,9 @@ class Gateway(ExitStack):
         keys = self._keys()
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
         prices = load_params(self._settings.root).prices
-        self.relay = self.enter_context(
-            RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, prices)
-        )
-        self.base_url = f"http://127.0.0.1:{self.relay.port}{self._path}"
-        self.ports = (self.relay.port,)
+        relay = self.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, prices))
+        self.base_url = f"http://127.0.0.1:{relay.port}{self._path}"
+        self.ports = (relay.port,)
         self.environment |= stand_ins
 
     def _open_proxy(self, hosts: list[str]) -> None:

@@ -24,14 +24,12 @@ def grader_keys(settings: Settings) -> dict[str, str]:
 
 
 def register_run_secrets(agent: Agent, settings: Settings) -> None:
-    """Registers the secrets of a run, which this process and its children then remove from everything they write."""
-    register_secrets(run_secrets(agent, settings))
+    """Registers the secrets of a run, which this process and its children then remove from everything they write.
 
-
-def run_secrets(agent: Agent, settings: Settings) -> dict[str, str]:
-    """Returns the values that no output of a run may contain. In a URL, only the password is secret."""
+    In a URL, only the password is secret.
+    """
     named = {**grader_keys(settings), **settings.forwarded(agent.forward_env)}
-    return {name: _password(value) if "://" in value else value for name, value in named.items()}
+    register_secrets({name: _password(value) if "://" in value else value for name, value in named.items()})
 
 
 def keys_too_short_to_hide(agent: Agent, settings: Settings) -> list[str]:

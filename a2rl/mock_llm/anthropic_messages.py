@@ -74,13 +74,8 @@ def error(status: int, message: str) -> Json:
 
 
 def _envelope(asked: LlmRequest, reply: Reply) -> Json:
-    return {
-        "id": f"msg_{reply.id}",
-        "type": "message",
-        "role": "assistant",
-        "model": asked.model,
-        "stop_sequence": None,
-    }
+    message = {"id": f"msg_{reply.id}", "type": "message", "role": "assistant"}
+    return {**message, "model": asked.model, "stop_sequence": None}
 
 
 def _blocks(reply: Reply) -> list[Json]:

@@ -126,16 +126,12 @@ class Driver:
     ) -> None:
         if self._log is None:
             return
-        if step is not None:
-            kind: str = step.kind
-        else:
-            kind = "count" if status == 200 else "side"
         line = Served(
             time=time.time(),
             protocol=dialect.PROTOCOL,
             model=asked.model if asked else "",
             stream=asked.stream if asked else False,
-            kind=kind,
+            kind=step.kind if step else "count" if status == 200 else "side",
             turn=step.turn if step else None,
             **usage.model_dump(),
             status=status,

@@ -73,14 +73,8 @@ def events(asked: LlmRequest, reply: Reply) -> Iterator[str]:
 
 def error(status: int, message: str) -> Json:
     """Returns the body of an error answer."""
-    return {
-        "error": {
-            "message": message,
-            "type": ERRORS.get(status, "server_error"),
-            "param": None,
-            "code": ERRORS.get(status),
-        }
-    }
+    code = ERRORS.get(status)
+    return {"error": {"message": message, "type": code or "server_error", "param": None, "code": code}}
 
 
 def _envelope(asked: LlmRequest, reply: Reply) -> Json:

@@ -125,15 +125,8 @@ def _items(reply: Reply) -> list[Json]:
     items: list[Json] = []
     if reply.say:
         part = {"type": "output_text", "text": reply.say, "annotations": [], "logprobs": []}
-        items.append(
-            {
-                "type": "message",
-                "id": f"msg_{reply.id}",
-                "status": "completed",
-                "role": "assistant",
-                "content": [part],
-            }
-        )
+        message = {"type": "message", "id": f"msg_{reply.id}", "status": "completed", "role": "assistant"}
+        items.append({**message, "content": [part]})
     if reply.call:
         items.append(_call(reply.id, reply.call.name, reply.call.arguments))
     return items
@@ -142,12 +135,8 @@ def _items(reply: Reply) -> list[Json]:
 def _call(reply_id: str, name: str, arguments: Json) -> Json:
     common = {"call_id": f"call_{reply_id}", "status": "completed"}
     if name == "local_shell":
-        return {
-            "type": "local_shell_call",
-            "id": f"lsh_{reply_id}",
-            **common,
-            "action": {"type": "exec", "env": {}, **arguments},
-        }
+        action = {"type": "exec", "env": {}, **arguments}
+        return {"type": "local_shell_call", "id": f"lsh_{reply_id}", **common, "action": action}
     return {"type": "function_call", "id": f"fc_{reply_id}", **common, "name": name, "arguments": compact(arguments)}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from a2rl.core.files import digest_of
 from a2rl.mock_llm.dialogue import Call, Json, LlmRequest, Reply, Tool, compact
-from a2rl.mock_llm.scenario import Fault, Scenario, Turn, Usage
+from a2rl.mock_llm.scenario import Fault, Scenario, Usage
 
 SHELLS = (
     "Bash", "bash", "exec_command", "shell_command", "shell", "local_shell", "container.exec", "run_shell_command",
@@ -142,10 +142,8 @@ class Player:
 
     def fault(self, asked: LlmRequest, step: ScenarioStep) -> Fault | None:
         """Returns the fault for this request, if there is one, and counts it."""
-        fault = self._turn(step).fault if step.turn is not None else None
-        if fault is None or step.turn is None:
-            return None
-        if fault.times == "always":
+        fault = self._scenario.turns[step.turn].fault if step.turn is not None else None
+        if fault is None or fault.times == "always":
             return fault
         key = (step.turn, digest_of(asked.messages[0].text if asked.messages else ""))
         self._faults[key] += 1
@@ -156,9 +154,6 @@ class Player:
         prepared = (aside.say for aside in self._scenario.asides if re.search(aside.asked, request))
         default = SIDE_ANSWER if asked.json_schema is None else compact(example(asked.json_schema))
         return _reply(asked, next(prepared, default), None, None)
-
-    def _turn(self, step: ScenarioStep) -> Turn:
-        return self._scenario.turns[step.turn or 0]
 
 
 def count_tokens(asked: LlmRequest) -> int:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.transcripts import Agent as AtifAgent
 from a2rl.agent_systems.transcripts import Reading, read_transcript, trajectory
+from a2rl.agent_systems.transcripts.atif import FinalMetrics
 from a2rl.core.files import TEMPORARY, write_atomically
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
@@ -58,33 +59,24 @@ def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
     ]
 
 
-def usage_of(readings: list[Reading], agent: AtifAgent) -> Usage:
-    """Returns the total usage of all attempts."""
-    whole = trajectory(readings, agent)
-    total = whole.final_metrics
-    return Usage(
-        steps=len([step for step in whole.steps if step.source == "agent"]),
-        tool_calls=sum(len(step.tool_calls or ()) for step in whole.steps),
-        prompt_tokens=total.total_prompt_tokens if total else None,
-        completion_tokens=total.total_completion_tokens if total else None,
-        cached_tokens=total.total_cached_tokens if total else None,
-        cost_usd=total.total_cost_usd if total else None,
-        unreadable=sum(reading.unreadable for reading in readings),
-    )
-
-
-def atif_agent(run: RunDir, agent: Agent, version: str | None) -> AtifAgent:
-    """Returns the description of the agent system for ATIF."""
-    return AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
-
-
 def write_trajectory(run: RunDir, agent: Agent, version: str | None) -> Usage | None:
     """Writes `trajectory.json` and returns the usage that it contains; None for agents that write no transcript."""
     if agent.transcript is None:
         return None
-    readings, described = read_attempts(run, agent), atif_agent(run, agent, version)
-    write_atomically(run.trajectory, trajectory(readings, described).to_json())
-    return usage_of(readings, described)
+    readings = read_attempts(run, agent)
+    described = AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
+    whole = trajectory(readings, described)
+    write_atomically(run.trajectory, whole.to_json())
+    total = whole.final_metrics or FinalMetrics()
+    return Usage(
+        steps=len([step for step in whole.steps if step.source == "agent"]),
+        tool_calls=sum(len(step.tool_calls or ()) for step in whole.steps),
+        prompt_tokens=total.total_prompt_tokens,
+        completion_tokens=total.total_completion_tokens,
+        cached_tokens=total.total_cached_tokens,
+        cost_usd=total.total_cost_usd,
+        unreadable=sum(reading.unreadable for reading in readings),
+    )
 
 
 def last_message(reading: Reading) -> str:

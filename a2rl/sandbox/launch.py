@@ -61,7 +61,7 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
     binds = [("--ro-bind", path) for path in (*confinement.read, library)]
     binds += [("--bind", path) for path in confinement.write]
     # Not Path.exists, which raises for paths in a folder that this user may not enter.
-    binds = [(kind, path) for kind, path in binds if _top(path) not in OWN and os.path.exists(path)]  # noqa: PTH110
+    binds = [(kind, path) for kind, path in binds if Path(path).parts[1] not in OWN and os.path.exists(path)]  # noqa: PTH110
     devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
     binds.sort(key=lambda bind: len(Path(bind[1]).parts))
     mounts = [word for kind, path in binds + devices for word in (kind, path, path)]
@@ -70,34 +70,15 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
     names = [word for name in ("passwd", "group") if confinement.names
              for word in ("--ro-bind", f"{confinement.names}/{name}", f"/etc/{name}")]  # fmt: skip
     parents = _parent_folders(path for _, path in binds) if confinement.user else []
-    return [
-        confinement.bwrap,
-        *ALONE,
-        *_own_mounts(confinement),
-        *links,
-        *parents,
-        *mounts,
-        *names,
-        "--chdir",
-        cwd,
-        "--",
-    ]
-
-
-def _own_mounts(confinement: Confinement) -> list[str]:
-    """Returns the options for /proc, /dev, /dev/shm and /tmp of the agent's own."""
     for_all = ("--perms", "1777") if confinement.user else ()
-    return ["--proc", "/proc", "--dev", "/dev", *for_all, "--tmpfs", "/dev/shm", *for_all, "--tmpfs", "/tmp"]
+    own = ["--proc", "/proc", "--dev", "/dev", *for_all, "--tmpfs", "/dev/shm", *for_all, "--tmpfs", "/tmp"]
+    return [confinement.bwrap, *ALONE, *own, *links, *parents, *mounts, *names, "--chdir", cwd, "--"]
 
 
 def _parent_folders(paths: Iterable[str]) -> list[str]:
     """Returns the options that create the folders above paths; bwrap's own would be closed to other users."""
     above = dict.fromkeys(str(folder) for path in paths for folder in reversed(Path(path).parents) if folder.name)
     return [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
-
-
-def _top(path: str) -> str:
-    return Path(path).parts[1]
 
 
 class NotConfinedError(Exception):

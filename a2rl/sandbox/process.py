@@ -94,14 +94,11 @@ class AgentProcess:
 
     def send(self, line: str) -> None:
         """Sends a line to the standard input of an agent that takes messages."""
-        self._tell({"line": line})
+        self._feed.put(json.dumps({"line": line}).encode())
 
     def end_input(self) -> None:
         """Closes the standard input of an agent that takes messages."""
-        self._tell({"end": True})
-
-    def _tell(self, message: dict[str, object]) -> None:
-        self._feed.put(json.dumps(message).encode())
+        self._feed.put(json.dumps({"end": True}).encode())
 
     def wait(self, timeout_s: float) -> AgentExit | None:
         """Waits for the agent; returns how it ended, or None if it still runs after the timeout.

@@ -35,15 +35,8 @@ from a2rl.sandbox.users import give_to_user, unused_user
 
 EXAMINE_TIMEOUT_S = 30
 TEMPORARY_ERRORS = {
-    errno.EAGAIN,
-    errno.ENOMEM,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.EINTR,
-    errno.EIO,
-    errno.ENOSPC,
-    errno.EUSERS,
-}
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EINTR, errno.EIO, errno.ENOSPC, errno.EUSERS,
+}  # fmt: skip
 """Errors of a machine that is short of resources now; all others are permanent."""
 USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 TRIAL_TIMEOUT_S = 30.0

@@ -154,17 +154,14 @@ def rules(broker: bool, metadata: bool = True) -> list[Rule]:
             to the metadata of files, and all other brokered calls fail with EPERM.
         metadata: Whether calls that change modes, owners and times of files go to the broker as well.
     """
-    fixed = [Rule(call, fail_with(errno.EPERM)) for call in REFUSED] + [
-        Rule(call, fail_with(errno.ENOSYS)) for call in HIDDEN
-    ]
-    tested = [*_sockets(broker), *_processes(), *_files(), *_others(NOTIFY if broker else fail_with(errno.EPERM))]
-    if broker:
-        return [*fixed, *tested, *(Rule(call, NOTIFY) for call in BROKERED if metadata or call not in METADATA)]
+    elsewhere = NOTIFY if broker else fail_with(errno.EPERM)
+    brokered = [call for call in BROKERED if metadata or call not in METADATA]
     return [
-        *fixed,
-        *tested,
-        *(Rule(call, fail_with(errno.EPERM)) for call in ("inotify_add_watch", "sched_setaffinity")),
-    ]
+        *(Rule(call, fail_with(errno.EPERM)) for call in REFUSED),
+        *(Rule(call, fail_with(errno.ENOSYS)) for call in HIDDEN),
+        *_sockets(broker), *_processes(), *_files(), *_others(elsewhere),
+        *(Rule(call, elsewhere) for call in (brokered if broker else ("inotify_add_watch", "sched_setaffinity"))),
+    ]  # fmt: skip
 
 
 def _sockets(broker: bool) -> Iterator[Rule]:

@@ -99,14 +99,11 @@ def _give_entry(here: int, name: str, user: int) -> None:
         os.close(opened)
 
 
-def write_user_database(folder: Path, user: int, home: Path) -> Path:
+def write_user_database(folder: Path, user: int, home: Path) -> None:
     """Writes copies of /etc/passwd and /etc/group in which the user has a name, because programs look it up.
 
     Args:
         folder: The folder for both files; it is created if necessary.
-
-    Returns:
-        The folder.
     """
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
@@ -119,17 +116,10 @@ def write_user_database(folder: Path, user: int, home: Path) -> Path:
         target = folder / name
         target.write_text("".join(others) + line, encoding="utf-8", errors="surrogateescape")
         target.chmod(0o644)
-    return folder
 
 
 def _busy() -> set[int]:
-    found: set[int] = set()
-    for process in psutil.process_iter():
-        try:
-            found.update(process.uids())
-        except (psutil.Error, OSError):
-            continue
-    return found
+    return {user for process in psutil.process_iter(["uids"]) for user in process.info["uids"] or ()}
 
 
 def _has_name(user: int) -> bool:

@@ -15,7 +15,7 @@ import posixpath
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -327,23 +327,17 @@ class Client:
             self._is_gone = True
 
 
-async def _pieces(receive: Receive) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise RequestRejectedError(499, "the request was aborted")
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
-
-
 async def _body(receive: Receive) -> bytes:
-    body = bytearray()
+    body, more = bytearray(), True
     async with asyncio.timeout(RECEIVE_S):
-        async for piece in _pieces(receive):
-            body += piece
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise RequestRejectedError(499, "the request was aborted")
+            body += message.get("body", b"")
             if len(body) > MAX_BODY:
                 raise RequestRejectedError(413, f"the request is larger than {MAX_BODY >> 20} MiB")
+            more = message.get("more_body", False)
     return bytes(body)
 
 

@@ -152,8 +152,8 @@ def test_users_come_from_numbers_that_nobody_hands_out() -> None:
 
 
 def test_names_are_those_of_the_system_and_one_more(tmp_path: Path) -> None:
-    folder = write_user_database(tmp_path / "names", 1_900_000_007, Path("/home/of/agent"))
-    lines = (folder / "passwd").read_text().splitlines()
+    write_user_database(tmp_path / "names", 1_900_000_007, Path("/home/of/agent"))
+    lines = (tmp_path / "names" / "passwd").read_text().splitlines()
     assert lines[-1].startswith("agent:x:1900000007:1900000007:agent:/home/of/agent:/")
     assert lines[:-1] == [line for line in Path("/etc/passwd").read_text().splitlines() if line[:6] != "agent:"]
 
