@@ -126,15 +126,14 @@ MAX_READING_S = 8.0
 
 def label_run(run: RunDir) -> LabelsRecord:
     """Computes the labels of a run whose agent has ended."""
-    began = time.monotonic()
-    return _Labels(run).record(began)
+    return _Labels(run).record()
 
 
 class _Labels:
     """The labels of one run."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run = run
+        self._run, self._began = run, time.monotonic()
         self._stop_s = time.process_time() + MAX_READING_S
         self._entries = run.ledger.entries()
         self._clock = BudgetClock(self._entries)
@@ -144,12 +143,8 @@ class _Labels:
         self._phases: dict[int, Phase | None] = {}
         """By the identity of what was traced: several submissions have the same phases behind them."""
 
-    def record(self, began: float) -> LabelsRecord:
-        """Returns all labels.
-
-        Args:
-            began: When the work on them began, on the monotonic clock.
-        """
+    def record(self) -> LabelsRecord:
+        """Returns all labels."""
         run = self._run
         graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
         counts = graded.submission_id if graded else None
@@ -161,7 +156,7 @@ class _Labels:
         chain = next((route.chain for route in routes if route.submission == counts), ())
         chain = chain or self._of(self._trace.works, time.time())
         return LabelsRecord(
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - self._began,
             chain=chain,
             training_type=training_type(chain),
             submissions=routes,

@@ -172,9 +172,7 @@ def _estimate(asked: LlmRequest, written: int) -> Usage:
     before = asked.messages[: answers[-1]] if answers else ()
     known = len(asked.preamble) + sum(len(message.text) for message in before) if answers else 0
     return Usage(
-        input_tokens=count_tokens(asked),
-        output_tokens=_tokens(written),
-        cached_tokens=known // CHARACTERS_PER_TOKEN,
+        input_tokens=count_tokens(asked), output_tokens=_tokens(written), cached_tokens=known // CHARACTERS_PER_TOKEN
     )
 
 

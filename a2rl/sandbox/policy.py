@@ -79,7 +79,8 @@ def workspace_confinement(
     layers = isolation.layers
     own_terminals = "devices" in layers or "user" in layers
     system = map(Path, (*SYSTEM, *HARDWARE, *(f"/etc/{name}" for name in SYSTEM_SETTINGS)))
-    opened = _without((*system, *python_folders(settings), *read), _closed(settings))
+    closed = (Path(a2rl.__file__).resolve().parent, settings.root.resolve())
+    opened = _without((*system, *python_folders(settings), *read), closed)
     return Confinement(
         read=tuple(map(str, opened.read)),
         list_only=tuple(map(str, opened.list_only)),
@@ -132,10 +133,6 @@ class _Opened(NamedTuple):
 
     read: list[Path]
     list_only: list[Path]
-
-
-def _closed(settings: Settings) -> tuple[Path, ...]:
-    return (Path(a2rl.__file__).resolve().parent, settings.root.resolve())
 
 
 def _without(places: Iterable[Path], closed: tuple[Path, ...]) -> _Opened:

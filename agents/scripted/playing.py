@@ -237,9 +237,6 @@ def texts_of(examples: Sequence[Example], setting: Setting) -> list[Row]:
         ]
         end = [setting.tokenizer.eos_token_id]
         rows.append(
-            {
-                "input_ids": before + encoded["input_ids"] + end,
-                "labels": [IGNORED_LABEL] * len(before) + labels + end,
-            }
+            {"input_ids": before + encoded["input_ids"] + end, "labels": [IGNORED_LABEL] * len(before) + labels + end}
         )
     return rows
