@@ -142,7 +142,9 @@ class Player:
 
     def fault(self, asked: LlmRequest, step: ScenarioStep) -> Fault | None:
         """Returns the fault for this request, if there is one, and counts it."""
-        fault = self._scenario.turns[step.turn].fault if step.turn is not None else None
+        if step.turn is None:
+            return None
+        fault = self._scenario.turns[step.turn].fault
         if fault is None or fault.times == "always":
             return fault
         key = (step.turn, digest_of(asked.messages[0].text if asked.messages else ""))

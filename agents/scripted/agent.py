@@ -142,6 +142,11 @@ class Plan:
         loaded, self.loaded = self.loaded, None
         return loaded or load(Path(self.progress.best))
 
+    def trainer_settings(self, name: str, size: int) -> dict[str, object]:
+        """Returns the settings that both trainers get for a stage."""
+        folder = str(self.output / "trainer" / name)
+        return {"output_dir": folder, "per_device_train_batch_size": size, "seed": self.seed}
+
     # Imitation.
 
     def imitate(self) -> None:
@@ -169,11 +174,7 @@ class Plan:
         log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
         name = stage.lower().replace(" ", "-")
         optimizer = MuonAndAdam(trained.model, rate) if self.small else adam(trained.model, rate)
-        settings = {
-            "output_dir": str(self.output / "trainer" / name),
-            "per_device_train_batch_size": size,
-            "seed": self.seed,
-        }
+        settings = self.trainer_settings(name, size)
         sft(trained, optimizer, TrainUntil(name, seconds, self.steps, most), settings, rows)
         self.conclude(trained, name, stage)
 
@@ -235,11 +236,7 @@ class Plan:
         rate = slower * (5e-4 if self.small else self.rate(trained) / 30)
         size = 64 * CORES if self.small and not ON_GPU else 64 if ON_GPU else 32
         log(f"GRPO from {Path(self.progress.best).name}: {size} episodes a step, rate {rate:.1e}, for {seconds:.0f} s")
-        settings = {
-            "output_dir": str(self.output / "trainer" / name),
-            "per_device_train_batch_size": size,
-            "seed": self.seed,
-        }
+        settings = self.trainer_settings(name, size)
         optimizer = adam(trained.model, rate)  # not Muon, which scales up a policy gradient that is mostly noise
         clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, self.names)
         grpo(trained, optimizer, clock, settings, self.names, rollout)

@@ -220,12 +220,12 @@ def test_a_single_folder_is_not_looked_at_beyond_the_limit(
 
     scandir = os.scandir
     monkeypatch.setattr(workspace, "MAX_ENTRIES", 10)
-    monkeypatch.setattr(workspace.os, "scandir", counted)
+    monkeypatch.setattr(os, "scandir", counted)
     assert workspace.last_change(run.workspace) == float("inf")
     assert len(looked) == 11
 
 
-def test_what_the_pipeline_does_afterwards_is_not_the_agents_time(
+def test_reading_a_transcript_is_not_the_agents_time(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading a long transcript takes minutes, which the next trial would lack."""
