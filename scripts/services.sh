@@ -53,7 +53,18 @@ prefect_settings() {
     export PREFECT_REDIS_MESSAGING_HOST=127.0.0.1 PREFECT_REDIS_MESSAGING_PORT=$redis_port PREFECT_REDIS_MESSAGING_DB=0
 }
 
-is_running() { [ -f "$home/pid/$1" ] && kill -0 "$(cat "$home/pid/$1")" 2>/dev/null; }
+start_of() { # PID: when that process was started, in ticks of the kernel's clock
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return
+    set -- ${stat##*) }
+    echo "${20}"
+}
+
+# After a restart of the machine, the number of an old process may be that of another one.
+is_running() {
+    local pid
+    pid=$(cat "$home/pid/$1" 2>/dev/null) && [ "$(start_of "$pid")" = "$(cat "$home/pid/$1.start" 2>/dev/null || echo none)" ]
+}
 
 # Else the service that has the port would be taken for ours.
 require_free_port() { # NAME
@@ -69,6 +80,7 @@ spawn() { # NAME COMMAND...
     shift
     setsid "$@" >>"$home/log/$name.log" 2>&1 </dev/null &
     echo $! >"$home/pid/$name"
+    start_of $! >"$home/pid/$name.start" || true
 }
 
 wait_for() { # NAME SECONDS COMMAND...
@@ -146,7 +158,7 @@ stop() {
     kill -s $signal -- "-$pid" 2>/dev/null || true
     for _ in $(seq 100); do kill -0 -- "-$pid" 2>/dev/null || break; sleep 0.1; done
     kill -s KILL -- "-$pid" 2>/dev/null || true
-    rm -f "$home/pid/$1"
+    rm -f "$home/pid/$1" "$home/pid/$1.start"
     say "$1 has ended"
 }
 

@@ -87,6 +87,17 @@ def test_a_service_is_not_started_on_a_port_that_is_in_use(tmp_path: Path, repos
     assert f"port {port} of redis is in use: A2RL_SERVICES_PORT names" in refused.stdout + refused.stderr
 
 
+def test_a_process_with_the_number_of_an_old_service_lives_on(tmp_path: Path, repository: Path) -> None:
+    """The machine was restarted while the service ran."""
+    (tmp_path / "pid").mkdir()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        (tmp_path / "pid" / "redis").write_text(f"{other.pid}\n")
+        environ = {"PATH": os.environ["PATH"], "A2RL_SERVICES": str(tmp_path)}
+        subprocess.run([repository / "scripts/services.sh", "stop", "redis"], env=environ, check=True)
+        assert other.poll() is None
+        other.kill()
+
+
 @pytest.fixture
 def machine(tmp_path: Path, repository: Path) -> Path:
     """A checkout with the script that sets up environments, and fakes of programs in `bin`."""
