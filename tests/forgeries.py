@@ -30,7 +30,7 @@ from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded, SubmissionAccepted, SubmissionRefused
-from a2rl.run.ledger import GENESIS, Row, rebuild
+from a2rl.run.ledger import GENESIS, Row
 from a2rl.scoring.score import summarise
 from tests.run_maker import finished_run, grade_result, item_results
 from tests.signing_key import make_key
@@ -114,7 +114,7 @@ class Scene(NamedTuple):
         for seq, (at, kind, fields) in enumerate(rows if edited is None else edited, start=1):
             body, previous = canonical_json(fields), chain[-1].hash if chain else GENESIS
             chain.append(Row(seq, at, kind, body, previous, digest_of([seq, at, kind, body, previous])))
-        rebuild(self.run.ledger.path, chain)
+        self.run.ledger.restore(chain)
 
     def event(self, kind: str, change: Callable[[dict[str, Any]], object], which: int | None = None) -> None:
         """Edits the fields of the events of a kind, or of one of them."""

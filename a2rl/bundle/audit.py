@@ -21,7 +21,7 @@ from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import NOTHING_ABSENT, Absent, CheckOutcome, Trust, verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import OF_OTHERS, find_base_model, how_to_get
-from a2rl.run.ledger import as_row, rebuild
+from a2rl.run.ledger import as_row
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.validity.record import Validity, Word, read_validity
 
@@ -191,7 +191,7 @@ def _restore(run: RunDir, index: Index) -> None:
     if index.files[LEDGER].bytes > MAX_LEDGER_BYTES:
         raise UsageError(f"the ledger in the bundle has more than {MAX_LEDGER_BYTES:,} bytes")
     try:
-        rebuild(run.ledger.path, [as_row(json.loads(line)) for line in lines.read_bytes().splitlines()])
+        run.ledger.restore([as_row(json.loads(line)) for line in lines.read_bytes().splitlines()])
     except (ValueError, TypeError, RecursionError, IntegrityError) as error:
         raise UsageError(f"the ledger in the bundle cannot be read: {error}") from error
     lines.unlink()

@@ -24,13 +24,15 @@ from typing import Any
 from pydantic import Field
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
-from a2rl.core.files import MACHINE_ERRORS, StrictModel
+from a2rl.core.files import StrictModel
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row, as_row
 from a2rl.run.names import RUN_ID
 from a2rl.run.spec import RunSpec
 
 PARTIAL = ".part"
+MAX_ENTRIES = 1_000_000
+"""The number of entries in the ledger of a run: far more than its quota of submissions lets it have."""
 FOLDERS = ("claims", "code", "logs", "report", "twins")
 """Folders of a run that are copied as one tar file each."""
 NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"})
@@ -133,7 +135,7 @@ class ObjectStore:
             raise InfrastructureError(f"the store {self._url} cannot {what}: there is no such object") from error
         except Exception as error:  # botocore, aiohttp and fsspec raise many unrelated types
             text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-            full = isinstance(error, OSError) and error.errno in MACHINE_ERRORS and error.errno == errno.ENOSPC
+            full = isinstance(error, OSError) and error.errno == errno.ENOSPC
             remedy = "free some space there" if full else "check A2RL_STORE and that the store is running"
             raise InfrastructureError(f"the store {self._url} cannot {what}: {text}; {remedy}") from error
 
@@ -174,9 +176,10 @@ class CopyManifest(StrictModel):
 
     def entry_keys(self) -> list[str]:
         """Returns the objects of all entries of the ledger, in order."""
-        ends = sorted((last, epoch) for epoch, last in self.epochs.items())
-        epochs = [next(epoch for last, epoch in ends if last >= seq) for seq in range(1, self.seq + 1)]
-        return [entry_key(self.run_id, seq, epoch) for seq, epoch in enumerate(epochs, start=1)]
+        keys: list[str] = []
+        for last, epoch in sorted((last, epoch) for epoch, last in self.epochs.items()):
+            keys += [entry_key(self.run_id, seq, epoch) for seq in range(len(keys) + 1, last + 1)]
+        return keys
 
 
 def epoch_of(manifest: str) -> int:
@@ -233,13 +236,14 @@ def read_manifest(store: ObjectStore, key: str) -> CopyManifest:
         raise IntegrityError(f"{key} in the store cannot be read: {error}") from error
     if found.key != key:
         raise IntegrityError(f"{key} in the store is the manifest of something else")
+    if found.seq != max(found.epochs.values(), default=0) or found.seq > MAX_ENTRIES:
+        raise IntegrityError(f"{key} in the store names a ledger of {found.seq} entries, which no run has")
     return found
 
 
 def entry_object(row: Row, epoch: int) -> bytes:
     """Returns the content of the object of an entry."""
-    names = ("seq", "at", "kind", "body", "previous", "hash")
-    return json.dumps({**dict(zip(names, row, strict=True)), "epoch": epoch}).encode()
+    return json.dumps({**row._asdict(), "epoch": epoch}).encode()
 
 
 def parse_entry(content: bytes) -> Row:

@@ -14,7 +14,6 @@ from a2rl.cluster.claims import (
     Claims,
     Lease,
     NewRun,
-    Progress,
     awake_and_asleep,
     lost,
     taken,
@@ -23,23 +22,18 @@ from a2rl.cluster.claims import (
 from a2rl.cluster.copies import ObjectStore, read_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.postgres_claims import PostgresClaims
-from a2rl.cluster.replica import LAST_COPY_S, Replica
+from a2rl.cluster.replica import Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import A2rlError, InterruptedByUserError, UsageError
 from a2rl.core.processes import STOP, stopped_by
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir
-from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.owner import locked, owned
 from a2rl.run.owner import reserved as lock_reserved
-from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord, ReportRecord
+from a2rl.run.records import GradeRecord, ReportRecord
 from a2rl.run.spec import RunSpec
-
-STOPPED_COPY_S = 20.0
-"""How long to try to copy the last state if the user has stopped the run."""
 
 
 @dataclass(frozen=True)
@@ -197,13 +191,13 @@ def _claimed(
             if earlier is not None:
                 earlier.close()
             manifest = bring_up_to_date(run, cluster.store, claim)
-            replica = Replica(run, cluster.store, cluster.claims, claim, manifest, lambda: progress_of(run), lease)
+            replica = Replica(run, cluster.store, cluster.claims, claim, manifest, lease)
             try:
                 with replica:
                     yield lease
             finally:
                 if not lease.is_lost:
-                    replica.finish(STOPPED_COPY_S if STOP.is_set() else LAST_COPY_S)
+                    replica.finish()
             if lease.is_lost:
                 raise lost(claim)
             outcome, done = outcome_of(run)
@@ -237,19 +231,3 @@ def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
     if graded is not None and run.read("report", ReportRecord) is not None:
         return graded.verdict, True
     return problem or "interrupted", False
-
-
-def progress_of(run: RunDir) -> Progress:
-    """Returns what the claims are told about a run."""
-    graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
-    has_clock = run.clock.path.exists()
-    has_driver = executed is not None and (executed.seen or executed.usage) is not None
-    return Progress(
-        stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
-        budget_s=run.spec.budget_s,
-        elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
-        submissions=len(run.ledger.events(SubmissionAccepted)),
-        judge_usd=Account(run.account).use().dollars,
-        agent_usd=executed.cost_usd if executed and has_driver else 0.0,
-        verdict=graded.verdict if graded else "",
-    )

@@ -12,7 +12,6 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,19 +29,39 @@ from a2rl.cluster.copies import (
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import Background
 from a2rl.core.files import file_digest
+from a2rl.core.processes import STOP
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Row
 from a2rl.run.names import Stored, mark_stored
+from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
 
 TICK_S = 0.3
 STATE_EVERY_S = 20.0
 """How often the clock and the agent's code are copied if nothing happens in the ledger."""
 LOGS_EVERY_S = 300.0
-LAST_COPY_S = 900.0
-"""How long to try to copy the last state of a run."""
+LAST_COPY_S, STOPPED_COPY_S = 900.0, 20.0
+"""How long to try to copy the last state of a run; the second, if the user has stopped the run."""
 ACCOUNTS = "*account.db"
-DIGEST_CHARS = 16
+CHECKPOINTS = "[0-9a-f]" * 16
+"""The folders of checkpoints that are complete: see `RunDir.checkpoint`."""
+
+
+def progress_of(run: RunDir) -> Progress:
+    """Returns what the claims are told about a run."""
+    graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
+    has_clock = run.clock.path.exists()
+    has_driver = executed is not None and (executed.seen or executed.usage) is not None
+    return Progress(
+        stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
+        budget_s=run.spec.budget_s,
+        elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
+        submissions=len(run.ledger.events(SubmissionAccepted)),
+        judge_usd=Account(run.account).use().dollars,
+        agent_usd=executed.cost_usd if executed and has_driver else 0.0,
+        verdict=graded.verdict if graded else "",
+    )
 
 
 class Replica:
@@ -51,7 +70,6 @@ class Replica:
     Args:
         claims: Where a copy is made valid.
         manifest: The last copy, from which this one goes on.
-        progress: Returns what the claims are told about the run.
         lease: What keeps the claim alive. It is told when a commit shows that the claim was lost.
     """
 
@@ -62,12 +80,11 @@ class Replica:
         claims: Claims,
         claim: Claim,
         manifest: CopyManifest | None,
-        progress: Callable[[], Progress],
         lease: Lease,
     ) -> None:
         self._run, self._store, self._claims, self._claim = run, store, claims, claim
         self._valid = manifest or CopyManifest(run_id=run.id, epoch=claim.epoch, number=0)
-        self._progress, self._lease = progress, lease
+        self._lease = lease
         self._objects = _objects_of(self._valid)
         """What is in the store of this run, as far as it is known, apart from the ledger."""
         self._known: dict[str, tuple[object, str]] = {}
@@ -93,20 +110,21 @@ class Replica:
             self.push(logs_are_due)
             self._state_at, self._logs_at = now, now if logs_are_due else self._logs_at
 
-    def finish(self, patience_s: float = LAST_COPY_S) -> None:
+    def finish(self) -> None:
         """Copies everything for the last time, after the thread has ended.
 
         Raises:
             InfrastructureError: That was not possible; the run can be resumed here.
         """
-        deadline = time.monotonic() + patience_s
+        began = time.monotonic()
         while True:
             try:
                 self.push(logs=True)
             except ClaimLostError:
                 raise
             except A2rlError as error:
-                if self._lease.is_lost or time.monotonic() > deadline:
+                patience_s = STOPPED_COPY_S if STOP.is_set() else LAST_COPY_S
+                if self._lease.is_lost or time.monotonic() - began > patience_s:
                     raise InfrastructureError(
                         f"{error}. Run {self._run.id} is whole here, but its last state is not in the store: "
                         f"`a2rl resume {self._run.id}` on this machine copies it"
@@ -136,20 +154,21 @@ class Replica:
         names = run_of(run)
         records = {name: self._copy_file(name) for name in names if name.startswith("records/")}
         rows = run.ledger.rows(after=before.seq)
-        checkpoints = {path.name: self._copy_checkpoint(path) for path in self._checkpoints()}
+        checkpoints = {path.name: self._copy_checkpoint(path) for path in sorted(run.checkpoints.glob(CHECKPOINTS))}
         others = {name: self._copy_file(name) for name in run_of(run) if not name.startswith("records/")}
         others |= {path.name: self._copy_account(path) for path in run.root.glob(ACCOUNTS)}
         wanted = [name for name in FOLDERS if logs or name == "code"]
         folders = {name: self._copy_folder(run.root / name) for name in wanted if (run.root / name).is_dir()}
-        self._copy_entries(rows)
+        for row in rows:
+            self._store.write(entry_key(run.id, row.seq, self._claim.epoch), entry_object(row, self._claim.epoch))
         self._number += 1
         after = CopyManifest(
             run_id=run.id,
             epoch=self._claim.epoch,
             number=self._number,
             seq=before.seq + len(rows),
-            head=rows[-1][-1] if rows else before.head,
-            epochs={**before.epochs, **({self._claim.epoch: rows[-1][0]} if rows else {})},
+            head=rows[-1].hash if rows else before.head,
+            epochs={**before.epochs, **({self._claim.epoch: rows[-1].seq} if rows else {})},
             files={name: digest for name, digest in (records | others).items() if digest},
             folders=before.folders | folders,
             checkpoints=checkpoints,
@@ -160,9 +179,9 @@ class Replica:
 
     def _make_valid(self, after: CopyManifest, rows: list[Row]) -> None:
         self._store.write(after.key, (after.model_dump_json() + "\n").encode())
-        entries = [(row[0], row[-1]) for row in rows]
+        entries = [(row.seq, row.hash) for row in rows]
         try:
-            self._claims.commit(self._claim, Commit(after.key, entries, self._progress()))
+            self._claims.commit(self._claim, Commit(after.key, entries, progress_of(self._run)))
         except ClaimLostError:
             self._lease.lose()
             raise
@@ -172,17 +191,6 @@ class Replica:
         self._valid = manifest
         name = manifest.key if manifest.number else ""
         mark_stored(self._run, Stored(seq=manifest.seq, epoch=self._claim.epoch, manifest=name))
-
-    def _copy_entries(self, rows: list[Row]) -> None:
-        for row in rows:
-            self._store.write(entry_key(self._run.id, row[0], self._claim.epoch), entry_object(row, self._claim.epoch))
-
-    def _checkpoints(self) -> list[Path]:
-        """Returns the folders of the checkpoints that are complete."""
-        if not self._run.checkpoints.is_dir():
-            return []
-        found = (path for path in self._run.checkpoints.iterdir() if path.is_dir())
-        return sorted(path for path in found if len(path.name) == DIGEST_CHARS and not path.name.startswith("."))
 
     def _copy_checkpoint(self, folder: Path) -> dict[str, int]:
         if (known := self._valid.checkpoints.get(folder.name)) is not None:

@@ -142,7 +142,8 @@ def _fetch_records(copy: RunDir, store: ObjectStore, manifest: CopyManifest) -> 
             received = path.rename(path.with_name("received"))
             Account(received).copy(path)
             received.unlink()
-    head = copy.ledger.restore(parse_entry(each) for each in store.read_all(manifest.entry_keys()))
+    copy.ledger.restore(parse_entry(each) for each in store.read_all(manifest.entry_keys()))
+    head = copy.ledger.verify()
     if manifest.seq and head != manifest.head:
         raise IntegrityError(f"the ledger of run {run_id} in the store ends with {head}, not with {manifest.head}")
 

@@ -11,11 +11,10 @@ to reach one.
 """
 
 import json
-import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +26,8 @@ from a2rl.core.secrets import scrub
 from a2rl.run.events import EVENTS, Event, Graded
 
 GENESIS = "0" * 64
+LARGEST = 1 << 63
+"""SQLite stores smaller numbers."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -107,15 +108,14 @@ class Ledger:
             rows = rows_of(database, "SELECT * FROM events WHERE seq > ? ORDER BY seq", after)
         return [as_row(row) for row in rows]
 
-    def restore(self, rows: Iterable[Row]) -> str:
-        """Writes the entries of a copy into a new ledger and returns the head of their chain.
+    def restore(self, rows: Iterable[Row]) -> None:
+        """Writes stored entries into a new ledger, as they are; `verify` then says whether they are a chain.
 
         Raises:
-            IntegrityError: The chain of the copy is broken.
+            IntegrityError: Two of them have the same number or hash.
         """
         with self._transaction() as database:
             database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
-        return self.verify()
 
     def events(self, kind: type[E]) -> list[E]:
         """Returns the events of one kind, in order."""
@@ -187,22 +187,13 @@ def as_row(values: Sequence[Any]) -> Row:
         IntegrityError: They are not those of an entry.
     """
     kinds = [type(value) for value in values]
-    if kinds not in ([int, float, str, str, str, str], [int, int, str, str, str, str]) or not math.isfinite(values[1]):
-        raise IntegrityError(f"the ledger has an entry that is none: {str(values)[:100]}")
-    return Row(*values)
-
-
-def rebuild(path: Path, rows: Iterable[Row]) -> None:
-    """Makes a new ledger from stored entries, as they are; `verify` then says whether they are a chain.
-
-    Raises:
-        ValueError: They are not entries.
-    """
-    try:
-        with Ledger(path)._transaction() as database:
-            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
-    except (InfrastructureError, IntegrityError) as error:
-        raise ValueError(str(error)) from error
+    if kinds in ([int, float, str, str, str, str], [int, int, str, str, str, str]):
+        row = Row(*values)
+        with suppress(UnicodeEncodeError):
+            "".join(row[2:]).encode()
+            if abs(row.seq) < LARGEST and abs(row.at) < LARGEST:
+                return row
+    raise IntegrityError(f"the ledger has an entry that is none: {str(values)[:100]!r}")
 
 
 def events_of(entries: Iterable[Entry], kind: type[E]) -> list[E]:

@@ -15,7 +15,7 @@ from a2rl.cluster import claims, holding, replica
 from a2rl.cluster.claims import ClaimLostError, Claims, Lease
 from a2rl.cluster.copies import ObjectStore, write_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.holding import Cluster, held, new_run, progress_of
+from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
@@ -287,7 +287,7 @@ def test_a_machine_past_its_lease_removes_nothing_newer(places: tuple[Place, Pla
     claim = claims.take(new_run(made), "sleeper")
     bring_up_to_date(run, here.store, claim)
     held_here = Lease(claims_lease, claim, lambda: None, lambda: None, now=clock)
-    asleep = Replica(run, store, claims, claim, None, lambda: progress_of(run), held_here)
+    asleep = Replica(run, store, claims, claim, None, held_here)
     for text in ("a", "b"):
         for name in NOTES:
             note_of(run, name).write_text(f"{text} {name}")

@@ -1,6 +1,7 @@
 """A run that is copied to a store and goes on in another checkout."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.holding import Cluster, held, new_run, progress_of, reserved
-from a2rl.cluster.replica import Replica
+from a2rl.cluster.holding import Cluster, held, new_run, reserved
+from a2rl.cluster.replica import Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import close_lost_attempt
 from a2rl.grading.service import GradingService
@@ -52,7 +54,7 @@ def copy_by_hand(run: RunDir, cluster: Cluster, owner: str = "first:1:a") -> Rep
     claim = cluster.claims.take(new_run(run.spec), owner)
     assert bring_up_to_date(run, cluster.store, claim) is None
     lease = Lease(cluster.claims, claim, lambda: None, lambda: None)
-    return Replica(run, cluster.store, cluster.claims, claim, None, lambda: progress_of(run), lease)
+    return Replica(run, cluster.store, cluster.claims, claim, None, lease)
 
 
 def abandon(cluster: Cluster, run: RunDir) -> None:
@@ -236,14 +238,40 @@ def test_a_store_that_fails_leaves_the_copy_before_valid(
     assert after.seq == row.seq + 1
 
 
-def test_a_database_that_cannot_be_copied_is_a_machine_problem(run: RunDir, store: Cluster) -> None:
+def test_a_database_that_cannot_be_copied_is_a_machine_problem(
+    run: RunDir, store: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.cluster.replica.LAST_COPY_S", 0.0)
     replica = copy_by_hand(run, store)
     broken = run.root / "broken-account.db"
     broken.write_text("no database at all, but long enough to be read as one" * 100)
     with pytest.raises(InfrastructureError, match=r"resume .* copies it"):
-        replica.finish(patience_s=0.0)
+        replica.finish()
     broken.unlink()
-    replica.finish(patience_s=0.0)
+    replica.finish()
+
+
+def test_a_user_who_stops_a_run_waits_no_longer_for_the_store(
+    run: RunDir, store: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, tries = copy_by_hand(run, store), list[bool]()
+
+    def fail(logs: bool) -> None:
+        tries.append(logs)
+        if len(tries) == 2:
+            STOP.set()
+        assert len(tries) < 5, "it goes on"
+        raise InfrastructureError("the store is away")
+
+    monkeypatch.setattr(replica, "push", fail)
+    monkeypatch.setattr("a2rl.cluster.replica.STOPPED_COPY_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    try:
+        with pytest.raises(InfrastructureError, match="the store is away"):
+            replica.finish()
+    finally:
+        STOP.clear()
+    assert len(tries) == 2
 
 
 def test_a_checkout_is_charged_for_what_another_one_used(run: RunDir, settings: Settings, store: Cluster) -> None:

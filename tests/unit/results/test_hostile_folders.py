@@ -18,7 +18,7 @@ import pytest
 from a2rl.cli.results import list_runs, show_list
 from a2rl.cli.stored_runs import find_run
 from a2rl.cli.watching import Watcher
-from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object
+from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object, read_manifest
 from a2rl.cluster.restore import fetch_results
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.settings import Settings
@@ -314,6 +314,14 @@ def test_a_file_that_no_run_has_is_not_taken_from_a_store(store: Store, tmp_path
         store.fetch()
     assert not (tmp_path / "was-here").exists()
     assert not Path("/tmp/a2rl-was-here").exists()
+
+
+@pytest.mark.parametrize(("seq", "epochs"), [(3, {}), (10**12, {1: 10**12}), (1, {1: 3})])
+def test_a_copy_cannot_name_entries_without_end(store: Store, seq: int, epochs: dict[int, int]) -> None:
+    made = CopyManifest(run_id="r", epoch=1, number=1, seq=seq, epochs=epochs)
+    store.store.write(made.key, made.model_dump_json().encode())
+    with pytest.raises(IntegrityError, match="which no run has"):
+        read_manifest(store.store, made.key)
 
 
 def test_a_copy_cannot_say_that_it_is_another_folder(store: Store, tmp_path: Path) -> None:

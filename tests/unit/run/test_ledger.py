@@ -13,7 +13,7 @@ import pytest
 from a2rl.core.database import use_write_ahead_log
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.run.events import AgentStarted, RunFailed, RunInterrupted
-from a2rl.run.ledger import GENESIS, Ledger
+from a2rl.run.ledger import GENESIS, Ledger, as_row
 
 COLUMNS = "seq, at, kind, body, previous, hash"
 
@@ -221,6 +221,16 @@ def test_a_corrupt_file_is_an_integrity_error_of_one_line(tmp_path: Path, use: s
     with pytest.raises(IntegrityError, match="corrupt") as refused:
         ledger.append(RunInterrupted(stage="x")) if use == "append" else getattr(ledger, use)()
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("seq", "at", "kind"),
+    [(1 << 70, 0.0, "x"), (1, 1 << 70, "x"), (1, 10**400, "x"), (1, float("nan"), "x"), (1, 0.0, "\ud800"),
+     (1, True, "x"), ("1", 0.0, "x")],
+)  # fmt: skip
+def test_what_no_ledger_can_hold_is_no_entry(seq: object, at: object, kind: str) -> None:
+    with pytest.raises(IntegrityError, match="has an entry that is none"):
+        as_row([seq, at, kind, "{}", GENESIS, "0"])
 
 
 def test_a_ledger_with_a_page_overwritten_is_an_integrity_error(ledger: Ledger) -> None:
