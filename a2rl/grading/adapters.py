@@ -82,40 +82,29 @@ class LayerTensors(NamedTuple):
     magnitude: Tensor | None
 
 
-class AdapterMerger:
-    """Merges adapters into the base model."""
+def merge_adapter(settings: Settings, adapter: Path, base_model: Path, target: Path) -> str:
+    """Writes the base model with the adapter merged into it, as `save_pretrained` does.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    Returns:
+        The adapter in words.
 
-    def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
-        """Writes the merged model as `save_pretrained` does.
-
-        Returns:
-            The adapter in words.
-
-        Raises:
-            InvalidSubmissionError: It cannot be merged; the message says why.
-            InfrastructureError: This machine cannot merge it.
-        """
-        checked = check_adapter(adapter, base_model)
-        self._require_room(base_model, target)
-        write_model(adapter / "checked.json", checked)
-        arguments = [str(base_model), str(adapter), str(target)]
-        timeout_s = ModelSize.of(base_model).timeout_s
-        failure = run_model_process(__name__, arguments, adapter / "log", timeout_s, self._settings)
-        if (refusal := adapter / "refusal.txt").exists():
-            raise InvalidSubmissionError(f"the adapter cannot be merged: {refusal.read_text()}; {RECIPE}")
-        if failure:
-            raise InfrastructureError(f"the grader could not merge the adapter: {failure}; {RECIPE}")
-        return str(checked)
-
-    def _require_room(self, base_model: Path, target: Path) -> None:
-        model = ModelSize.of(base_model)
-        if why := model.lack_of_memory:
-            raise InfrastructureError(f"the grader cannot merge the adapter now: {why}; {RECIPE}")
-        if 2 * model.size > shutil.disk_usage(target).free:
-            raise InfrastructureError("the grader's disk is full; free some space and submit again")
+    Raises:
+        InvalidSubmissionError: It cannot be merged; the message says why.
+        InfrastructureError: This machine cannot merge it.
+    """
+    checked, model = check_adapter(adapter, base_model), ModelSize.of(base_model)
+    if why := model.lack_of_memory:
+        raise InfrastructureError(f"the grader cannot merge the adapter now: {why}; {RECIPE}")
+    if 2 * model.size > shutil.disk_usage(target).free:
+        raise InfrastructureError("the grader's disk is full; free some space and submit again")
+    write_model(adapter / "checked.json", checked)
+    arguments = [str(base_model), str(adapter), str(target)]
+    failure = run_model_process(__name__, arguments, adapter / "log", model.timeout_s, settings)
+    if (refusal := adapter / "refusal.txt").exists():
+        raise InvalidSubmissionError(f"the adapter cannot be merged: {refusal.read_text()}; {RECIPE}")
+    if failure:
+        raise InfrastructureError(f"the grader could not merge the adapter: {failure}; {RECIPE}")
+    return str(checked)
 
 
 def check_adapter(folder: Path, base_model: Path) -> Adapter:
@@ -256,7 +245,9 @@ def main(base_model: Path, folder: Path, target: Path) -> None:
     try:
         _check_modules(model, adapter)
         merged = _merge(model, adapter, folder / ADAPTER_WEIGHTS)
-    except (InvalidSubmissionError, ValueError, RuntimeError, KeyError, TypeError) as error:
+    except (OSError, MemoryError):
+        raise  # this machine's fault
+    except Exception as error:  # noqa: BLE001 - whatever else a library raises, the adapter made it do so
         (folder / "refusal.txt").write_text(first_line(error)[:1000], encoding="utf-8")
         return
     merged.save_pretrained(target)

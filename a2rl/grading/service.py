@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
-from a2rl.grading.adapters import AdapterMerger
+from a2rl.grading.adapters import merge_adapter
 from a2rl.grading.answers import (
     KEPT,
     RUN_META,
@@ -100,14 +100,6 @@ class SubmissionDeferredError(A2rlError):
     """The submission would have to wait: too many are copied or graded, or too many were refused."""
 
 
-class _RepeatedError(Exception):
-    """The request repeats one that was received before."""
-
-    def __init__(self, received: SubmissionReceived) -> None:
-        super().__init__()
-        self.received = received
-
-
 class _AlreadyResolvedError(Exception):
     """Another service has accepted or refused this submission meanwhile."""
 
@@ -118,14 +110,14 @@ class GradingService:
     def __init__(self, run: RunDir, pool: GraderPool) -> None:
         """Continues the work of an earlier service of this run; incomplete copies are made again."""
         self._run = run
-        self._grades = Grades(run, pool, self._prune)
+        self.submissions = Submissions(run)
+        self._grades = Grades(run, pool, self.submissions.prune)
         self._uncopied: dict[int, str] = {}
         """Why what was received before the agent's end cannot be copied for now, by receipt."""
-        self.submissions = Submissions(run)
         run.checkpoints.mkdir(exist_ok=True)
         for leftover in run.checkpoints.glob(".incoming-*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        self._prune()
+        self.submissions.prune()
         self._resume_unfinished()
 
     @property
@@ -225,10 +217,6 @@ class GradingService:
         copying = self.submissions.queue.receipts("copying")
         return ServiceState(copying=copying, waiting=self._grades.waiting(), grading=self._grades.progress())
 
-    def _prune(self) -> None:
-        with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`
-            self.submissions.prune()
-
     def _resume_unfinished(self) -> None:
         for pending in self.submissions.claim_unfinished():
             self._begin(pending, again=True)
@@ -266,23 +254,18 @@ class Submissions:
             InvalidSubmissionError: It is refused; this is recorded.
         """
         try:
-            if (known := _known(request, self._run.ledger.entries() if request.key else [])) is not None:
-                return self.queue.add(known)
-            pending = self._receive(request, queues)
+            with self._lock:
+                if (known := self._received_before(request)) is not None:
+                    return self.queue.add(known)
+                if not (queues or self.queue.has_room):
+                    raise SubmissionDeferredError("others are being graded")
+                self._check_path(request.model_path)
+                pending = self.queue.add(self._run.ledger.append_next(lambda entries: self._receipt(request, entries)))
         except InvalidSubmissionError as refusal:
             self.refuse_unreceived(request.model_path, str(refusal))
             raise
-        except _RepeatedError as repeated:
-            return self.queue.add(repeated.received)
-        self._sources.freeze(pending.received.receipt, self._run.workspace, request.model_path)
+        self._sources.freeze(pending.received.receipt, self._run.workspace, request.model_path)  # may take a while
         return pending
-
-    def _receive(self, request: SubmitRequest, queues: bool) -> PendingSubmission:
-        with self._lock:
-            if not (queues or self.queue.has_room):
-                raise SubmissionDeferredError("others are being graded")
-            self._check_path(request.model_path)
-            return self.queue.add(self._run.ledger.append_next(lambda entries: self._receipt(request, entries)))
 
     def refuse_unreceived(self, model_path: str, reason: str) -> None:
         """Records a refusal without a receipt."""
@@ -330,9 +313,25 @@ class Submissions:
 
     def prune(self) -> None:
         """Removes checkpoints that the run no longer needs."""
-        with self._lock:
-            mark_unneeded(self._run)
-        sweep(self._run)
+        with suppress(A2rlError, OSError):  # tried again after the next grade, and by the stage `grade`
+            with self._lock:
+                mark_unneeded(self._run)
+            sweep(self._run)
+
+    def _received_before(self, request: SubmitRequest) -> SubmissionReceived | None:
+        """Returns the submission that was received with the key of a request; None if there is none.
+
+        Raises:
+            InvalidSubmissionError: The key belongs to a different submission.
+        """
+        received = self._run.ledger.events(SubmissionReceived) if request.key else []
+        known = next((event for event in received if event.key == request.key), None)
+        if known is not None and (known.model_path, known.gpu) != (request.model_path, request.gpu):
+            raise InvalidSubmissionError(
+                f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a "
+                "new key for each submission"
+            )
+        return known
 
     def _accepted_before(self, received: SubmissionReceived) -> SubmissionAccepted | None:
         """Returns how a submission was accepted; None if it is open.
@@ -363,8 +362,6 @@ class Submissions:
 
     def _receipt(self, request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived:
         """Checks deadline and quotas and returns the next receipt."""
-        if (known := _known(request, entries)) is not None:
-            raise _RepeatedError(known)
         clock = self._run.clock
         if not events_of(entries, AgentStarted):
             raise BudgetSpentError("the run has not started")
@@ -422,7 +419,7 @@ class Submissions:
             required = Requirements(
                 base_model,
                 self._run.need("setup", SetupRecord).complete_config,
-                AdapterMerger(self._settings) if self._run.spec.merge_adapters else None,
+                partial(merge_adapter, self._settings) if self._run.spec.merge_adapters else None,
                 partial(check_apart, self._settings),
             )
             return copy_submission(source, target, required, partial(self.queue.copying, pending))
@@ -465,22 +462,6 @@ class Submissions:
 
         with suppress(_AlreadyResolvedError):
             self._run.ledger.append_next(choose)
-
-
-def _known(request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived | None:
-    """Returns the submission that was received with the key of a request; None if there is none.
-
-    Raises:
-        InvalidSubmissionError: The key belongs to a different submission.
-    """
-    received = events_of(entries, SubmissionReceived) if request.key else []
-    known = next((event for event in received if event.key == request.key), None)
-    if known is not None and (known.model_path, known.gpu) != (request.model_path, request.gpu):
-        raise InvalidSubmissionError(
-            f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a new "
-            "key for each submission"
-        )
-    return known
 
 
 def _still_open(received: SubmissionReceived, entries: list[Entry]) -> list[Entry]:

@@ -68,7 +68,7 @@ class CheckedCopy(NamedTuple):
 Check = Callable[[Path, "Requirements"], None]
 """Checks a folder; see `check_files`."""
 Merge = Callable[[Path, Path, Path], str]
-"""Merges an adapter (the first folder) of the base model (the second) into the third folder; see `AdapterMerger`."""
+"""Merges an adapter (the first folder) of the base model (the second) into the third folder; see `merge_adapter`."""
 
 
 def check_files(folder: Path, required: "Requirements") -> None:

@@ -188,10 +188,6 @@ def quota_in_words(spec: RunSpec) -> str:
 PREFIX = ".pruned-"
 
 
-class _NothingToPruneError(Exception):
-    """All checkpoints are needed."""
-
-
 def pruned(entries: Sequence[Entry]) -> set[str]:
     """Returns the digests of the checkpoints that were removed."""
     return {event.weights_digest for event in events_of(entries, CheckpointPruned)}
@@ -217,12 +213,12 @@ def unneeded(spec: RunSpec, entries: Sequence[Entry]) -> list[str]:
 
 
 def mark_unneeded(run: RunDir) -> None:
-    """Records which checkpoints are removed, and takes them out of their place; `sweep` removes them."""
-    while True:
-        try:
-            run.ledger.append_next(lambda entries: _next(run.spec, entries))
-        except _NothingToPruneError:
-            break
+    """Records which checkpoints are removed, and takes them out of their place; `sweep` removes them.
+
+    What is not needed once is never needed again, so others may write to the ledger meanwhile.
+    """
+    for digest in unneeded(run.spec, run.ledger.entries()):
+        run.ledger.append(CheckpointPruned(weights_digest=digest))
     for digest in pruned(run.ledger.entries()):
         if (folder := run.checkpoint(digest)).exists():
             folder.rename(folder.with_name(f"{PREFIX}{folder.name}"))
@@ -247,9 +243,3 @@ def invalid_pruning(spec: RunSpec, entries: Sequence[Entry]) -> str:
         if isinstance(event, CheckpointPruned) and event.weights_digest not in unneeded(spec, entries[:number]):
             return f"entry {entry.seq} removes a checkpoint that the run still needed, or that was not there"
     return ""
-
-
-def _next(spec: RunSpec, entries: Sequence[Entry]) -> CheckpointPruned:
-    for digest in unneeded(spec, entries):
-        return CheckpointPruned(weights_digest=digest)
-    raise _NothingToPruneError

@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
@@ -114,7 +114,8 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         self._stack, self._links = ExitStack(), source.links
         try:
             with _open_folder(source) as folder:
-                self._files = [self._open(folder, name) for name in _names_that_count(folder, source)]
+                self.files = [self._open(folder, name) for name in _names_that_count(folder, source)]
+                """The open files."""
         except BaseException:
             self._stack.close()
             raise
@@ -125,12 +126,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
     @property
     def are_adapter(self) -> bool:
         """Whether they are a LoRA adapter instead of a whole model."""
-        return any(each.name == ADAPTER_CONFIG for each in self._files)
-
-    @property
-    def opened(self) -> Sequence[OpenFile]:
-        """The open files."""
-        return self._files
+        return any(each.name == ADAPTER_CONFIG for each in self.files)
 
     def check_sizes(self, limit: int, tokenizer: int = MAX_JSON_BYTES) -> None:
         """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy is not sparse.
@@ -142,13 +138,13 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         Raises:
             InvalidSubmissionError: The weights or a JSON file are too large.
         """
-        size = sum(each.status.st_size for each in self._files if each.name not in CHECKED)
+        size = sum(each.status.st_size for each in self.files if each.name not in CHECKED)
         if size > limit:
             raise InvalidSubmissionError(
                 f"the weights take {size >> 20} MiB, more than the {limit >> 20} MiB allowed for this base model"
             )
         largest = CHECKED | {"tokenizer.json": min(tokenizer, MAX_JSON_BYTES)}
-        for each in self._files:
+        for each in self.files:
             if each.status.st_size > largest.get(each.name, each.status.st_size):
                 raise InvalidSubmissionError(
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
@@ -173,7 +169,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         """
         with ExitStack() as stack:
             digests, left = dict[str, dict[str, str]](), header_bytes
-            for each, copy in zip(self._files, self._make_room(stack, target), strict=True):
+            for each, copy in zip(self.files, self._make_room(stack, target), strict=True):
                 hasher = TensorHasher(left)
                 _copy(each, copy, hasher)
                 left -= hasher.header_bytes
@@ -194,11 +190,11 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         """Opens the copies: clones, or else files with their final sizes allocated."""
         copies: list[FileCopy] = []
         with _ROOM:
-            for each in self._files:
+            for each in self.files:
                 file = stack.enter_context((target / _name_of_copy(each.name)).open("x+b"))
                 copies.append(FileCopy(file, clone_file(each.file.fileno(), file.fileno())))
             sizes = [
-                0 if copy.is_clone else each.status.st_size for each, copy in zip(self._files, copies, strict=True)
+                0 if copy.is_clone else each.status.st_size for each, copy in zip(self.files, copies, strict=True)
             ]
             if shutil.disk_usage(target).free < sum(sizes) + FREE_DISK_MARGIN:
                 raise InfrastructureError("the grader's disk is full; free some space and submit again")
@@ -351,8 +347,8 @@ class FrozenSources:
         with self._lock:
             try:
                 making.mkdir(parents=True)
-                with SubmittedFiles(Source(workspace, model_path, self._links)) as files:
-                    for each in files.opened:
+                with SubmittedFiles(Source(workspace, model_path, self._links)) as submitted:
+                    for each in submitted.files:
                         noted[file_id(each.status)] += 1
                         self._links[file_id(each.status)] += 1  # before it has a second name, which others may see
                         if not _clone(each.file.fileno(), making / each.name):

@@ -31,12 +31,7 @@ class TokenBucket:
 
     def take(self) -> bool:
         """Takes a token; False if there is none at the moment."""
-        with self._lock:
-            self._refill()
-            if self._left < 1:
-                return False
-            self._left -= 1
-            return True
+        return self.reserve(0.0) is not None
 
     def reserve(self, longest_s: float) -> float | None:
         """Takes a token, or reserves a future one.
@@ -45,17 +40,14 @@ class TokenBucket:
             The seconds until the token is available; None if they would be more than `longest_s`.
         """
         with self._lock:
-            self._refill()
+            now = self._now()
+            self._left = min(self._burst, self._left + (now - self._since) / self._every_s)
+            self._since = now
             wait_s = max(0.0, (1 - self._left) * self._every_s)
             if wait_s > longest_s:
                 return None
             self._left -= 1
             return wait_s
-
-    def _refill(self) -> None:
-        now = self._now()
-        self._left = min(self._burst, self._left + (now - self._since) / self._every_s)
-        self._since = now
 
 
 class Refusals:

@@ -22,19 +22,14 @@ from tests.small_model import trained_copy
 from tests.unit.grading.test_adapters import write_adapter
 
 
-class MergerWithoutProcess:
+def merge_without_process(settings: Settings, adapter: Path, base_model: Path, target: Path) -> str:
     """Checks the adapter, and writes the same trained copy of the base model each time."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
-    def __call__(self, adapter: Path, base_model: Path, target: Path) -> str:
-        about = str(check_adapter(adapter, base_model))
-        trained_copy(base_model, target / "merged", seed=5)
-        for path in (target / "merged").iterdir():
-            path.rename(target / path.name)
-        (target / "merged").rmdir()
-        return about
+    about = str(check_adapter(adapter, base_model))
+    trained_copy(base_model, target / "merged", seed=5)
+    for path in (target / "merged").iterdir():
+        path.rename(target / path.name)
+    (target / "merged").rmdir()
+    return about
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report says so."""
-    monkeypatch.setattr("a2rl.grading.service.AdapterMerger", MergerWithoutProcess)
+    monkeypatch.setattr("a2rl.grading.service.merge_adapter", merge_without_process)
     run = make_run(settings, base_model)
     service = GradingService(run, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")

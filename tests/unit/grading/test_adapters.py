@@ -2,20 +2,33 @@
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
+from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.adapters import AdapterMerger, _number, check_adapter
+from a2rl.grading.adapters import _number, check_adapter, main, merge_adapter
 from a2rl.grading.submission_checks import CheckedCopy, Requirements, copy_submission
 from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import weights_digest
 from tests.run_maker import checkout
-from tests.small_model import HEAD, HEADS, HIDDEN, INNER, Weight, build_base_model, edit_json, write_safetensors
+from tests.small_model import (
+    HEAD,
+    HEADS,
+    HIDDEN,
+    INNER,
+    Weight,
+    build_base_model,
+    edit_json,
+    write_raw_safetensors,
+    write_safetensors,
+)
 
 LAYER = "base_model.model.model.layers.0."
 CONFIG = {
@@ -250,7 +263,7 @@ def test_the_merged_model_is_what_peft_makes_of_the_adapter(
     workspace: Path, base_model: Path, tmp_path: Path, settings: Settings, kind: str
 ) -> None:
     real_adapter(base_model, workspace / "output" / "v1", tmp_path / "merged", **KINDS[kind])
-    merge = AdapterMerger(settings)
+    merge = partial(merge_adapter, settings)
     kept = copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(base_model, merge=merge))
     assert kept.digest == weights_digest(tmp_path / "merged") == weights_digest(tmp_path / "kept")
     assert kept.digest != weights_digest(base_model)
@@ -266,9 +279,23 @@ def test_an_adapter_of_another_model_is_refused(
     build_base_model(tmp_path / "other")
     weights = {name.replace("layers.0", "layers.7"): weight for name, weight in tensors().items()}
     write_adapter(workspace / "output" / "v1", weights)
-    required = Requirements(base_model, merge=AdapterMerger(settings))
+    required = Requirements(base_model, merge=partial(merge_adapter, settings))
     with pytest.raises(InvalidSubmissionError, match=r"has no layer model\.layers\.7.*merge it yourself"):
         copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", required)
+
+
+def test_an_adapter_that_a_library_cannot_read_is_refused(base_model: Path, tmp_path: Path) -> None:
+    """The format has texts as metadata, which have no meaning to the grader."""
+    folder = write_adapter(tmp_path / "adapter")
+    (folder / "adapter_config.json").rename(folder / "submitted.adapter_config.json")
+    weights = folder / "adapter_model.safetensors"
+    raw = weights.read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header = {"__metadata__": {"format": 1}, **json.loads(raw[8 : 8 + length])}
+    write_raw_safetensors(weights, header, raw[8 + length :])
+    write_model(folder / "checked.json", check_adapter(folder, base_model))
+    main(base_model, folder, tmp_path / "merged")
+    assert "deserializing header" in (folder / "refusal.txt").read_text()
 
 
 def test_patterns_take_time_by_their_number_not_by_layers() -> None:
