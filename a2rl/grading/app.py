@@ -23,14 +23,14 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, StrictInt
@@ -77,7 +77,6 @@ MAX_KEY, MAX_GPU = 200, 200
 MAX_ID_DIGITS = 9
 MAX_CLAIM = 1000
 """The number of characters of `method`, `parent` and `note` that are recorded."""
-QUICK_THREADS = 4
 NO_ROOM = (
     f"this submission was not received: at most {MAX_WAITING} are copied and graded at a time, and repeated mistakes "
     "are slowed down; send it again later, or without wait=0: then it is received at once, and waits for its turn"
@@ -87,7 +86,6 @@ POLL_INTERVAL_S = 0.1
 CLIENT_CLOSED_REQUEST = 499
 STATES: frozenset[str] = frozenset(get_args(State))
 SETTLED = frozenset({"refused", "graded", "failed"})
-T = TypeVar("T")
 
 
 class SubmitBody(BaseModel):
@@ -128,19 +126,21 @@ def create_app(
         services: What the task lets the agent ask for its own rollouts, if it has such services.
     """
     app = FastAPI(title="a2rl grading service", docs_url=None, redoc_url=None, openapi_url=None)
-    quick = ThreadPoolExecutor(QUICK_THREADS)
 
     def refuse_unread(scope: Scope, reason: str) -> None:
         if scope["path"] == SUBMIT and scope["method"] == "POST":
             service.submissions.refuse_unreceived("", reason)
 
-    _add_limits(app, refuse_unread, log)
-    _add_submit(app, service, gpus, quick)
-    _add_states(app, service, quick)
+    app.add_middleware(SizeLimit, refused=refuse_unread, usage=USAGE)
+    if log is not None:
+        app.add_middleware(CallLog, log=log)
+    app.add_middleware(RequestRate)
+    _add_submit(app, service, gpus)
+    _add_states(app, service)
 
     @app.get("/time")
-    async def clock() -> TimeAnswer:
-        return await _in(quick, lambda: service.time(time.time()))
+    def clock() -> TimeAnswer:
+        return service.time(time.time())
 
     @app.get("/health")
     async def health() -> Health:
@@ -148,24 +148,12 @@ def create_app(
 
     if services is not None:
         add_services(app, services)
-    _add_error_handlers(app, lambda request: _in(quick, lambda: refuse_unread(request.scope, USAGE)))
+    _add_error_handlers(app, lambda request: refuse_unread(request.scope, USAGE))
     return app
 
 
-def _add_limits(app: FastAPI, refused: Callable[[Scope, str], None], log: EventLog | None) -> None:
-    """Adds the limits that hold for every request; `refused` is called with those that exceed them."""
-    app.add_middleware(SizeLimit, refused=refused, usage=USAGE)
-    if log is not None:
-        app.add_middleware(CallLog, log=log)
-    app.add_middleware(RequestRate)
-
-
-def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: Executor) -> None:
-    """Adds the request that submits a checkpoint.
-
-    Args:
-        quick: Threads for work that does not take long.
-    """
+def _add_submit(app: FastAPI, service: GradingService, gpus: list[str]) -> None:
+    """Adds the request that submits a checkpoint."""
 
     @app.post(SUBMIT, response_model=None)
     async def submit(submission: SubmitBody, request: Request, wait: bool = True) -> SubmitAnswer | JSONResponse:
@@ -176,42 +164,42 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str], quick: E
             )
         except _BadRequestError as bad:
             reason = str(bad)
-            await _in(quick, lambda: service.submissions.refuse_unreceived(path, reason))
+            await run_in_threadpool(service.submissions.refuse_unreceived, path, reason)
             return error_response(400, reason, more=bad.more)
         try:  # a request that waits for a grade gets its receipt at once, and queues afterwards
-            pending = await _in(quick, lambda: service.submit(asked, queues=wait))
+            pending = await run_in_threadpool(service.submit, asked, queues=wait)
         except SubmissionDeferredError:
             raise HTTPException(429, NO_ROOM, headers={"Retry-After": RETRY_AFTER_S}) from None
         receipt = pending.received.receipt
         if not wait:
-            status = await _stored_status(service, receipt, request, quick)
+            status = await _stored_status(service, receipt, request)
             where = {"Location": f"/submissions/{receipt}"}
             return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
         # Other requests may wait for the same submission.
         done: asyncio.Future[Outcome] = asyncio.wrap_future(pending.outcome)
         accepted, grade = await asyncio.shield(done)
-        await _stored_status(service, receipt, request, quick, SETTLED)
-        return await _in(quick, lambda: service.answer(accepted, grade))
+        await _stored_status(service, receipt, request, SETTLED)
+        return await run_in_threadpool(service.answer, accepted, grade)
 
 
-def _add_states(app: FastAPI, service: GradingService, quick: Executor) -> None:
+def _add_states(app: FastAPI, service: GradingService) -> None:
     """Adds the requests for the states of submissions."""
 
     @app.get("/submissions")
-    async def submissions() -> SubmissionList:
-        return await _in(quick, lambda: service.statuses(MAX_LISTED))
+    def submissions() -> SubmissionList:
+        return service.statuses(MAX_LISTED)
 
     @app.get("/submissions/{number}")
-    async def submission_of(number: str) -> SubmissionStatus:
+    def submission_of(number: str) -> SubmissionStatus:
         if not (number.isascii() and number.isdigit() and len(number) <= MAX_ID_DIGITS):
             raise HTTPException(404, "the id of a submission is a number: the `id` in the answer to /submit?wait=0")
-        status = await _in(quick, lambda: service.status(int(number)))
+        status = service.status(int(number))
         if status is None:
             raise HTTPException(404, f"there is no submission with the id {int(number)}; GET /submissions lists them")
         return status
 
 
-def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitable[None]]) -> None:
+def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], None]) -> None:
     """Defines the answers to errors."""
 
     @app.exception_handler(InvalidSubmissionError)
@@ -223,14 +211,14 @@ def _add_error_handlers(app: FastAPI, on_malformed: Callable[[Request], Awaitabl
         return error_response(503, str(error))
 
     @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
+    def http(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == 400:
-            return await malformed(request, error)
+            return malformed(request, error)
         return error_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, error: Exception) -> JSONResponse:
-        await on_malformed(request)
+    def malformed(request: Request, error: Exception) -> JSONResponse:
+        on_malformed(request)
         return error_response(400, USAGES.get(request.url.path, USAGE))
 
 
@@ -284,24 +272,16 @@ def _gpu_of(submission: SubmitBody, gpus: list[str]) -> str:
 
 
 async def _stored_status(
-    service: GradingService,
-    receipt: int,
-    request: Request,
-    quick: Executor,
-    states: Collection[str] = STATES,
+    service: GradingService, receipt: int, request: Request, states: Collection[str] = STATES
 ) -> SubmissionStatus:
     """Waits until a state of a submission would survive the loss of this machine, if the run is copied to a store."""
     while True:
-        status = await _in(quick, lambda: service.status(receipt))
+        status = await run_in_threadpool(service.status, receipt)
         if status is not None and status.state in states:
             return status
         await asyncio.sleep(POLL_INTERVAL_S)
         if await request.is_disconnected():
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
-
-
-async def _in(threads: Executor, work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 ALIVE_EVERY_S = 1

@@ -1,5 +1,5 @@
 """Limits of the grading service's HTTP side: on the number of connections, and on the duration, size and rate of
-requests.
+requests. The server passes on nothing but HTTP requests.
 
 An agent that floods the service harms only its own run. Connections beyond the limit are closed at once, slow ones are
 closed after seconds, and requests are answered at a limited rate. The pipeline itself does not use HTTP.
@@ -92,16 +92,15 @@ class RequestRate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request (ASGI)."""
-        if scope["type"] == "http":
-            wait_s = self._bucket.reserve(MAX_RATE_DELAY_S)
-            if wait_s is None:
-                too_many = error_response(
-                    429, "too many requests; wait a while", {"Retry-After": "5", "Connection": "close"}
-                )
-                await too_many(scope, receive, send)
-                return
-            if wait_s:
-                await asyncio.sleep(wait_s)
+        wait_s = self._bucket.reserve(MAX_RATE_DELAY_S)
+        if wait_s is None:
+            too_many = error_response(
+                429, "too many requests; wait a while", {"Retry-After": "5", "Connection": "close"}
+            )
+            await too_many(scope, receive, send)
+            return
+        if wait_s:
+            await asyncio.sleep(wait_s)
         await self.app(scope, receive, send)
 
 
@@ -114,9 +113,6 @@ class CallLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request (ASGI)."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         status, started = 0, time.monotonic()
 
         async def watch(message: Message) -> None:
@@ -150,9 +146,6 @@ class SizeLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request (ASGI)."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         if _head_bytes(scope) > MAX_HEAD_BYTES:  # the protocol's own limit applies only to incomplete heads
             await self._refuse(431, "the headers are too large", scope, receive, send)
             return
