@@ -58,6 +58,6 @@ def task_baseline(task: str, variant: Variant, params: Params, settings: Setting
     job.result.unlink(missing_ok=True)
     try:
         depends_on = baseline_key(job, model_digest(model), hidden_digest(data), settings)
-        return store(folder, depends_on, grade_now(job, settings, devices=[CPU]))
+        return store(folder, depends_on, grade_now(job, settings, [CPU]))
     finally:
         Path(job.result).unlink(missing_ok=True)

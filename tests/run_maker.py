@@ -250,6 +250,11 @@ class Finished(NamedTuple):
     settings: Settings
 
 
+def worker_pids(pool: GraderPool) -> list[int]:
+    """Returns the process ids of a pool's running workers."""
+    return [slot._worker.pid for slot in pool._slots if slot._worker.is_alive]
+
+
 def submit_checkpoint(service: GradingService, model_path: str) -> PendingSubmission:
     """Does all of a service's work on a submission in this thread, up to the pool."""
     pending = service.submissions.receive(SubmitRequest(model_path))

@@ -126,7 +126,7 @@ def grade_checkpoint(
             require_complete(job.model, settings)
         for_one = job.vllm.tensor_parallel_size if job.vllm else 1
         with held_device(request.model, settings, for_one) as device:
-            score = grade_now(planned_for(device, job, job.model), settings, on_progress, [device]).score
+            score = grade_now(planned_for(device, job, job.model), settings, [device], on_progress).score
         problem = _write_outputs(job.result, outputs) if outputs is not None else ""
     items = len(load_grader(job.task).item_ids(job.hidden))
     computed = {"computed in": job.dtype} if job.dtype else {}

@@ -37,11 +37,6 @@ def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:
     return [",".join(gpu.uuid for gpu in group) for group in groups] or [CPU]
 
 
-def devices_here(settings: Settings) -> list[str]:
-    """Returns the devices for grading: the GPUs in $CUDA_VISIBLE_DEVICES (all if it is not set), or else the CPU."""
-    return devices_of(usable_gpus(settings).gpus)
-
-
 @contextmanager
 def held_device(model: str, settings: Settings, for_one: int = 1) -> Iterator[str]:
     """Holds a device for grading outside of runs, after waiting for it; `tiny` is graded on the processor, as in runs.

@@ -69,8 +69,7 @@ def grade_on_all_gpus(job: GradeJob, run: RunDir, settings: Settings) -> GradeRe
         InfrastructureError: A GPU has disappeared, or the job cannot be graded on this machine.
         InterruptedByUserError: The user stopped the pipeline meanwhile.
     """
-    devices = devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one)
-    return grade_now(job, settings, devices=devices)
+    return grade_now(job, settings, devices_of(check_gpus(run, settings).all, run.spec.gpus_for_one))
 
 
 class Grades:
@@ -80,7 +79,7 @@ class Grades:
         """Grades nothing yet; `on_graded` is called after each new grade."""
         self._run, self._pool, self._on_graded = run, pool, on_graded
         self._public = run.spec.public_split
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._waiting: dict[str, Future[Graded]] = {}
         """The checkpoints that wait for a grade, by digest."""
         self.lost: dict[str, str] = {}
@@ -150,6 +149,7 @@ class Grades:
         return self._run.clock.read_state().running_since is not None
 
     def _record(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
+        """Records the grade, or the failure, and returns the grade; a failure that may end by itself is raised."""
         error, running = done.exception(), self._is_clock_running
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
@@ -160,7 +160,16 @@ class Grades:
             job.result.unlink(missing_ok=True)  # the judgements that succeeded are cached, so they cost nothing again
         if running and error is not None and not is_judge_unpaid(self._run, self._public):
             raise self._failed_for_now(digest, error) from error
-        event = self._graded_event(job, digest, done)
+        score = done.result().score if error is None else _failed_score(job, error)
+        known = self._run.ledger.events(BaselineKnown)
+        baseline = known[-1].public.score if known else None
+        event = Graded(
+            weights_digest=digest,
+            elapsed_s=self._run.clock.elapsed_s(),
+            result=score,
+            improvement=None if score.score is None or baseline is None else score.score - baseline,
+            items_digest=file_digest(job.result) if error is None else "",
+        )
         self._run.ledger.append_unless(event, lambda other: other.weights_digest == digest)
         return self._run.ledger.grades()[digest]
 
@@ -173,25 +182,6 @@ class Grades:
             GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason, seconds=seconds)
         )
         return InfrastructureError(f"grading failed: {reason}; {KEPT}")
-
-    def _graded_event(self, job: GradeJob, digest: str, done: "Future[GradeResult]") -> Graded:
-        elapsed_s, error = self._run.clock.elapsed_s(), done.exception()
-        if error is not None:
-            failed = _failed_score(job, error)
-            return Graded(weights_digest=digest, elapsed_s=elapsed_s, result=failed, improvement=None, items_digest="")
-        score, baseline = done.result().score, self._baseline_score()
-        improvement = None if score.score is None or baseline is None else score.score - baseline
-        return Graded(
-            weights_digest=digest,
-            elapsed_s=elapsed_s,
-            result=score,
-            improvement=improvement,
-            items_digest=file_digest(job.result),
-        )
-
-    def _baseline_score(self) -> float | None:
-        known = self._run.ledger.events(BaselineKnown)
-        return known[-1].public.score if known else None
 
 
 def judge_failed(job: GradeJob, result: GradeResult) -> bool:

@@ -1,6 +1,6 @@
 """A pool of grader workers, one per device. Each job runs in a new process.
 
-with GraderPool(settings, devices_here(settings)) as pool:
+with GraderPool(settings, devices_of(usable_gpus(settings).gpus)) as pool:
     result = pool.submit(job).result()
 
 Runs that share a GPU for grading take turns on it: a job holds its device for itself while its model works.
@@ -17,16 +17,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, InvalidStateError, wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
-from a2rl.core.files import read_model
+from a2rl.core.files import machine_failure, read_model
 from a2rl.core.processes import Child, check_stop, kill_descendants
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import DeviceLostError, devices_here, lost_gpu
+from a2rl.grading.devices import DeviceLostError, lost_gpu
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
 from a2rl.grading.outputs import OnProgress, ignore_progress, joint_progress, progress_path
 from a2rl.linux.gpu_locks import hold_for_grade
@@ -39,8 +39,6 @@ START_TIMEOUT_S = 300.0
 OUT_OF_MEMORY = 71
 """The exit code of a job's process that could not get the memory that it needed."""
 Message = dict[str, int]
-
-
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
 MAX_JUDGING = 4
 """How many jobs of a device may wait for their judge while it works on another: each keeps a process with libraries."""
@@ -59,6 +57,11 @@ class GradingError(InfrastructureError):
         """Seconds of grading that the failed attempts used."""
         self.attempts = attempts
         """How many times a job is tried that fails in this way; once if another attempt would fail as well."""
+
+
+def failure_path(job: GradeJob) -> Path:
+    """Returns the file in which a job's process says why it has failed."""
+    return job.result.with_suffix(".error")
 
 
 def named_devices(text: str) -> frozenset[str]:
@@ -136,16 +139,23 @@ class GraderPool(AbstractContextManager["GraderPool"]):
         """Starts a worker on each device.
 
         Args:
-            devices: Devices as `devices_here` returns them.
+            devices: Devices as `devices_of` returns them.
             worker: The module of the worker; see `a2rl.grading.worker`.
+
+        Raises:
+            InfrastructureError: This machine cannot start a worker.
         """
         self.devices = devices
         self._jobs = _Queue(devices)
         self._closed = threading.Event()
-        self._slots = [_Slot(settings, device, worker) for device in devices]
-        self._threads = [threading.Thread(target=self._serve, args=(slot,), daemon=True) for slot in self._slots]
-        for thread in self._threads:
-            thread.start()
+        self._slots: list[_Slot] = []
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            for device in devices:
+                slot = _Slot(settings, device, worker, self._closed)
+                self._slots.append(slot)
+                threading.Thread(target=self._serve, args=(slot,), daemon=True).start()
+            on_failure.pop_all()
 
     def submit(self, job: GradeJob, devices: Iterable[str] = ()) -> "Future[GradeResult]":
         """Queues a job.
@@ -163,17 +173,14 @@ class GraderPool(AbstractContextManager["GraderPool"]):
             future.set_exception(InterruptedByUserError("grading was stopped"))
         return future
 
-    def worker_pids(self) -> list[int]:
-        """Returns the process ids of the running workers."""
-        return [slot.pid for slot in self._slots if slot.pid is not None]
-
     def close(self) -> None:
         """Ends the workers; queued and running jobs fail with InterruptedByUserError."""
         self._closed.set()
         for waiting in self._jobs.close():
-            _settle(waiting.future, InterruptedByUserError("grading was stopped"))
-        for slot in self._slots:
-            slot.close()
+            waiting.future.set_exception(InterruptedByUserError("grading was stopped"))
+        with ExitStack() as slots:  # a worker that cannot be killed does not keep the others alive
+            for slot in self._slots:
+                slots.callback(slot.close)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -213,33 +220,21 @@ class GraderPool(AbstractContextManager["GraderPool"]):
             outcome = error
         except Exception as error:  # noqa: BLE001 - if this thread ended, the waiting requests would wait forever
             outcome = InfrastructureError(f"the grader failed: {error!r}")
-        _settle(waiting.future, outcome)
-
-
-def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> None:
-    try:
         if isinstance(outcome, A2rlError):
-            future.set_exception(outcome)
+            waiting.future.set_exception(outcome)
         else:
-            future.set_result(outcome)
-    except InvalidStateError:  # the future was cancelled
-        return
+            waiting.future.set_result(outcome)
 
 
 class _Slot:
     """One device and its worker process, which is started at once and restarted when it has died."""
 
-    def __init__(self, settings: Settings, device: str, worker: str) -> None:
-        self._settings, self.device, self._module = settings, device, worker
-        self._closed = False
+    def __init__(self, settings: Settings, device: str, worker: str, closed: threading.Event) -> None:
+        self._settings, self.device, self._module, self._closed = settings, device, worker, closed
         self._lock = threading.Lock()
         self._worker = WorkerProcess(settings, device, worker)
         self.device_is_free = threading.Semaphore()
         self._judging = threading.Semaphore(MAX_JUDGING)
-
-    @property
-    def pid(self) -> int | None:
-        return self._worker.pid if self._worker.is_alive else None
 
     def grade(self, job: GradeJob) -> GradeResult:
         """Tries once to grade a job on the device, which is taken, and freed as soon as the job no longer needs it."""
@@ -267,22 +262,23 @@ class _Slot:
             seconds = round(time.monotonic() - began, 3)
             raise GradingError(problem or "the grader left no result", seconds, attempts=attempts)
         finally:
-            progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
             turn.close()
             (self.device_is_free if has_device else self._judging).release()
+            with suppress(OSError):
+                progress_path(job.result).unlink(missing_ok=True)  # of a process that was killed
 
     def close(self) -> None:
+        """Ends the worker, after the pool was closed."""
         with self._lock:
-            self._closed = True
             self._worker.kill()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise InterruptedByUserError("grading was stopped")
 
     def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, int]:
         """Runs the job once; returns why there is no result, and how many times a job is tried that fails so."""
-        worker, failure = self.live_worker(), job.result.with_suffix(".error")
+        worker, failure = self.live_worker(), failure_path(job)
         failure.unlink(missing_ok=True)
         try:
             exit_code = worker.run(job, free_device)
@@ -323,10 +319,13 @@ class StuckError(Exception):
 class WorkerProcess:
     """One worker on one device."""
 
-    def __init__(self, settings: Settings, device: str, module: str = WORKER) -> None:
+    def __init__(self, settings: Settings, device: str, module: str) -> None:
         gpus = {"CUDA_VISIBLE_DEVICES": "" if device == CPU else device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         nowhere = Path(os.devnull)
-        self._process = Child.of_module(module, settings=settings, log=nowhere, answers=True, variables=gpus)
+        try:
+            self._process = Child.of_module(module, settings=settings, log=nowhere, answers=True, variables=gpus)
+        except OSError as error:
+            raise machine_failure("start the grader", error) from error
         self._process.tell(keys_message(grader_keys(settings)))
         self._lock = threading.Lock()
         self._ready, self._ended = False, False
@@ -381,7 +380,8 @@ class WorkerProcess:
                 kill_descendants(judging, with_itself=True)
             raise
         finally:
-            del self._heard[number]
+            with self._lock:
+                del self._heard[number]
 
     def _messages(self, job: GradeJob, heard: "queue.SimpleQueue[Message | None]") -> Iterator[Message]:
         """Yields the worker's messages about a job until its end."""
@@ -437,14 +437,14 @@ def _how_it_ended(exit_code: int | None) -> str:
 def grade_now(
     job: GradeJob,
     settings: Settings,
+    devices: list[str],
     on_progress: OnProgress = ignore_progress,
-    devices: list[str] | None = None,
 ) -> GradeResult:
     """Runs one job and waits for the result. An existing result is reused.
 
     Args:
+        devices: The devices that share the work.
         on_progress: Called repeatedly with how far it is.
-        devices: The devices that share the work; the first one of this machine unless given.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline meanwhile.
@@ -452,7 +452,6 @@ def grade_now(
     """
     if job.result.exists():
         return read_model(job.result, GradeResult)
-    devices = devices or devices_here(settings)[:1]
     parts = parts_of(job, len(devices))
     with GraderPool(settings, devices[: len(parts)]) as pool:
         futures = [pool.submit(part) for part in parts]

@@ -132,7 +132,7 @@ def _again(run: RunDir, settings: Settings, first: _FirstGrade, base: Path, on_p
         changes = {"log": scratch / "grader.log", "account": account, "judge_usd": run.spec.max_judge_usd}
         with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
             planned = planned_for(device, job.model_copy(update=changes), base)
-            after = grade_now(planned, settings, on_progress, [device])
+            after = grade_now(planned, settings, [device], on_progress)
     if [item.id for item in before.items] != [item.id for item in after.items]:
         raise IntegrityError(f"run {run.id} was graded on other items than those of its settings")
     pairs = list(zip(before.items, after.items, strict=True))

@@ -23,7 +23,6 @@ import threading
 import time
 import traceback
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.files import digest_of, file_digest
@@ -31,7 +30,7 @@ from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.grading.pool import OUT_OF_MEMORY
+from a2rl.grading.pool import OUT_OF_MEMORY, failure_path
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.models.checkpoint import INDEX
@@ -178,7 +177,7 @@ def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answe
         _require_gpu(job)
         run_job(job, lease, lambda: os.close(answered) if os.write(answered, ANSWERED) else None)
     except A2rlError as error:
-        _failure_of(job).write_text(scrub(str(error)), encoding="utf-8")
+        failure_path(job).write_text(scrub(str(error)), encoding="utf-8")
         return _exit_code_of(error, lease)
     except MemoryError:
         return OUT_OF_MEMORY
@@ -197,11 +196,6 @@ def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
         return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
     return FAILED
-
-
-def _failure_of(job: GradeJob) -> Path:
-    """Returns the file with the reason for which a job has failed."""
-    return job.result.with_suffix(".error")
 
 
 def _require_gpu(job: GradeJob) -> None:
@@ -270,7 +264,11 @@ def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> N
         child = os.fork()
         if child == 0:
             os.close(answered)
-            os._exit(_grade_in_child(number, job, lease, judging.answers, say_answered))
+            code = CRASHED
+            try:
+                code = _grade_in_child(number, job, lease, judging.answers, say_answered)
+            finally:  # also where the log cannot be written: this process must not go on as the worker
+                os._exit(code)
         os.close(say_answered)
         with os.fdopen(answered, "rb") as waiting:
             has_answered = waiting.read(1) == ANSWERED  # nothing, if the process ends
@@ -279,7 +277,7 @@ def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> N
             return judging.add(child, number)
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
-        failure = _failure_of(job)
+        failure = failure_path(job)
         why = failure.read_text(encoding="utf-8") if failure.exists() else "a grade crashed"
         if code in (0, FAILED, OUT_OF_MEMORY):  # without memory, an engine goes on resting, or has ended
             kept.give_back(lease)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from a2rl.code_execution.pool import CodeCase, CodePool
 from a2rl.core.settings import Settings
-from a2rl.grading.devices import devices_here
+from a2rl.grading.devices import devices_of
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import GraderPool
+from a2rl.linux.gpus import usable_gpus
 from a2rl.models.base_model import resolve_model
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.task_api.contract import Variant
@@ -25,7 +26,7 @@ ANSWERS = 8
 def workers(settings: Settings, folder: Path) -> list[Row]:
     """Compares batches with single prompts, and a warm worker with a cold one."""
     cold_s = seconds(lambda: _grade_in_new_pool(settings, _job(settings, folder, "cold")))
-    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+    with GraderPool(settings, devices_of(usable_gpus(settings).gpus)[:1]) as pool:
         batched = pool.submit(_job(settings, folder, "first")).result().score
         warm_s = seconds(lambda: pool.submit(_job(settings, folder, "warm")).result())
         exact = pool.submit(_job(settings, folder, "exact", exact=True)).result().score
@@ -43,7 +44,7 @@ def kept_engine(settings: Settings, folder: Path) -> list[Row]:
     if not settings.vllm_python.is_file():
         return []
     starts = []
-    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+    with GraderPool(settings, devices_of(usable_gpus(settings).gpus)[:1]) as pool:
         for name in ("cold-engine", "warm-engine"):
             work = _job(settings, folder, name).model_copy(update={"backend": "vllm", "vllm": VllmParams()})
             result = pool.submit(work).result()
@@ -91,5 +92,5 @@ def _job(settings: Settings, folder: Path, name: str, exact: bool = False) -> Gr
 
 
 def _grade_in_new_pool(settings: Settings, work: GradeJob) -> None:
-    with GraderPool(settings, devices_here(settings)[:1]) as pool:
+    with GraderPool(settings, devices_of(usable_gpus(settings).gpus)[:1]) as pool:
         pool.submit(work).result()

@@ -10,10 +10,11 @@ from fastapi.testclient import TestClient
 
 from a2rl.cli.results import run_object, show_run
 from a2rl.core.errors import A2rlError
+from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.app import create_app
 from a2rl.grading.grades import grade_job
-from a2rl.grading.job import GradeJob, GradeResult, run_job
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, run_job
 from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd
 from a2rl.grading.service import GradingService
@@ -27,8 +28,9 @@ from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, GradingFailed
 from a2rl.run.records import BaselineRecord, ExecuteRecord
+from a2rl.scoring.score import ItemResult
 from stages.grade import grade
-from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run
+from tests.run_maker import FakePool, end_agent, finished_run, grade_private, grade_result, make_run
 from tests.small_model import trained_copy
 
 JUDGE = JudgeParams(name="dear", model="m", annotator="weighted_alpaca_eval_gpt4_turbo", decoding={})
@@ -63,6 +65,35 @@ def submit(run: RunDir, settings: Settings, base_model: Path, count: int) -> lis
     for number in range(count):
         trained_copy(base_model, run.workspace / "output" / f"v{number}", number + 1)
     return [client.post("/submit", json={"model_path": f"output/v{number}"}) for number in range(count)]
+
+
+class LastDollarPool(FakePool):
+    """A pool whose judge fails after the run's last dollar was spent."""
+
+    def grade_all(self) -> None:
+        while self._waiting:
+            job, future = self._waiting.pop()
+            assert job.account is not None
+            Account(job.account).add("judgement", job.judged_for, dollars=9.0)
+            items = [ItemResult(id=each, verdict="errored", reason="HTTP 503") for each in ids_of_job(job)]
+            result = grade_result(items, 0.5)
+            write_model(job.result, result)
+            future.set_result(result)
+
+
+def test_a_judge_that_fails_without_money_left_gives_a_reason(
+    new_run: Callable[..., RunDir], settings: Settings, base_model: Path
+) -> None:
+    """Another try could not be paid for."""
+    run = new_run(max_judge_usd=1.0)
+    trained_copy(base_model, run.workspace / "output" / "v1", 1)
+    client = TestClient(create_app(GradingService(run, cast(GraderPool, LastDollarPool())), "gsm8k", []))
+    answer = client.post("/submit", json={"model_path": "output/v1"})
+    assert answer.status_code == 503
+    assert "HTTP 503" in answer.json()["detail"]
+    [graded] = run.ledger.events(Graded)
+    assert graded.result.score is None
+    assert "HTTP 503" in graded.result.reason
 
 
 @pytest.mark.parametrize("protocol", ["strict", "paper"])

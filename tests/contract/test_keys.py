@@ -28,7 +28,7 @@ from a2rl.run.directory import RunDir
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeServiceProcess
 from tests.mock_llm_process import driver_process
-from tests.run_maker import wait_for
+from tests.run_maker import wait_for, worker_pids
 
 KEY = "mk-Ab3dEf6hIj9lMn2pQr5tUv8xYz1B"
 JUDGE_KEY = "jk-Zy9xWv6uTs3rQp0oNm7lKj4iHg1F"
@@ -245,7 +245,7 @@ def test_the_service_and_its_workers_have_no_key(run: RunDir, settings: Settings
         wait_for(lambda: psutil.Process(pid).children(recursive=True), 60)
         assert JUDGE_KEY.encode() not in environments(pid)
     with GraderPool(rich, ["cpu"]) as pool:
-        [worker] = pool.worker_pids()
+        [worker] = worker_pids(pool)
         assert JUDGE_KEY.encode() not in environments(worker)
 
 

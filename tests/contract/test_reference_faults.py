@@ -50,6 +50,7 @@ from tests.run_maker import (
     right_answers,
     submit_checkpoint,
     wait_for,
+    worker_pids,
 )
 from tests.small_model import edit_json, trained_copy
 
@@ -247,7 +248,7 @@ def test_concurrent_submissions_lose_nothing_and_share_no_id(run: RunDir, settin
 def test_the_device_of_a_worker_is_in_no_other_environment(settings: Settings) -> None:
     before = dict(os.environ)
     with GraderPool(settings, ["0", "1"]) as pool:
-        pids = pool.worker_pids()
+        pids = worker_pids(pool)
         devices = {_environ(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids}
     assert devices == {"0", "1"}
     assert dict(os.environ) == before

@@ -1,22 +1,26 @@
 """Tests the pool of grading workers: whatever happens to a worker, every job ends, and in time."""
 
+import errno
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.files import write_model
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError
+from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError, WorkerProcess
 from a2rl.linux.gpu_locks import hold_for_grade
 from tests.fake_gpus import FakeGpus
-from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for
+from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for, worker_pids
 
 SOON_S = 30
 """Far more than any of this takes."""
@@ -124,13 +128,13 @@ def test_a_job_that_waits_too_long_for_its_judge_fails_alone(pool: GraderPool, m
     late, other = make("judge", time_limit_s=2.0), make("judge")
     other = other.model_copy(update={"result": other.result.with_name("other.json")})
     failed, waiting = pool.submit(late), pool.submit(other)
-    [worker] = pool.worker_pids()
+    [worker] = worker_pids(pool)
     error = failed.exception(SOON_S)
     assert isinstance(error, GradingError)
     assert "longer than its limit" in str(error)
     other.result.with_suffix(".verdict").touch()
     assert waiting.result(SOON_S).score.correct == 1
-    assert pool.worker_pids() == [worker]
+    assert worker_pids(pool) == [worker]
 
 
 def test_what_waits_for_its_judge_ends_with_the_pool(pool: GraderPool, make: Make) -> None:
@@ -144,13 +148,88 @@ def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 
+def test_all_jobs_of_a_worker_hear_of_its_death(
+    pool: GraderPool, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may go on before the last one has heard of it."""
+
+    class SlowQueue(queue.SimpleQueue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            super().put(item)
+            if item is None:
+                time.sleep(0.2)
+
+    monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
+    judged = [make("judge").model_copy(update={"result": make("judge").result.with_name(f"{n}.json")}) for n in (1, 2)]
+    waiting = [pool.submit(job) for job in judged]
+    died = pool.submit(make("die once"))
+    assert died.result(SOON_S).score.correct == 1
+    for job in judged:
+        job.result.with_suffix(".verdict").touch()
+    assert [each.result(SOON_S).score.correct for each in waiting] == [1, 1]
+
+
+def test_a_worker_that_cannot_be_killed_keeps_no_other_alive(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    pool = GraderPool(settings, ["cpu", "cpu"], worker="tests.fake_worker")
+    hanging, other = worker_pids(pool)
+    kill = WorkerProcess.kill
+
+    def kill_all_but_one(worker: WorkerProcess) -> None:
+        if worker.pid == hanging:
+            raise InfrastructureError("it cannot be killed")
+        kill(worker)
+
+    with monkeypatch.context() as patched, pytest.raises(InfrastructureError, match="cannot be killed"):
+        patched.setattr(WorkerProcess, "kill", kill_all_but_one)
+        pool.close()
+    assert not alive(other)
+    pool.close()
+
+
+def test_a_pool_that_cannot_start_ends_what_it_has_started(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    start, started = Child.of_module.__func__, list[Child]()  # type: ignore[attr-defined]
+
+    def start_once(kind: type[Child], *arguments: Any, **named: Any) -> Child:
+        if started:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        started.append(start(kind, *arguments, **named))
+        return started[0]
+
+    monkeypatch.setattr(Child, "of_module", classmethod(start_once))
+    with pytest.raises(InfrastructureError, match="cannot start the grader: Resource temporarily unavailable"):
+        GraderPool(settings, ["cpu", "cpu"], worker="tests.fake_worker")
+    assert not started[0].is_alive
+
+
+def test_a_result_that_has_no_place_keeps_no_device_busy(pool: GraderPool, make: Make) -> None:
+    nowhere = make("grade").model_copy(update={"result": make("grade").model / "result.json"})
+    assert isinstance(pool.submit(nowhere).exception(SOON_S), InfrastructureError)
+    assert pool.submit(make("grade")).result(SOON_S).score.correct == 1
+
+
+def test_a_grader_that_cannot_write_its_log_ends_alone(settings: Settings, make: Make) -> None:
+    """It is a fork of the worker, and never goes on as the worker."""
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    job = make("grade").model_copy(update={"log": make("grade").model / "log"})
+    with GraderPool(settings, ["cpu"], worker="tests.light_worker") as pool:
+        error = pool.submit(job).exception(SOON_S)
+    assert isinstance(error, GradingError)
+    assert "exit code 70" in str(error)
+
+
 def test_a_worker_that_was_started_again_grades_later_jobs(pool: GraderPool, make: Make) -> None:
     """The kernel ends a worker with the thread that has started it."""
     pool.submit(make("die once")).result(SOON_S)
-    [worker] = pool.worker_pids()
+    [worker] = worker_pids(pool)
     wait_for(lambda: not any(thread.name.endswith("(_grade)") for thread in threading.enumerate()))
     assert pool.submit(make("grade")).result(SOON_S).score.correct == 1
-    assert pool.worker_pids() == [worker]
+    assert worker_pids(pool) == [worker]
 
 
 def test_jobs_are_graded_also_where_no_thread_can_be_started(
