@@ -80,11 +80,7 @@ class CountedServices:
 
     async def search(self, query: str) -> JSONResponse:
         """Answers POST /search."""
-
-        def found() -> dict[str, Any]:
-            return self._services.search(query)._asdict()
-
-        return await self._answer("agent's search", found, query=query[:SHOWN])
+        return await self._answer("agent's search", lambda: self._services.search(query)._asdict(), query=query[:SHOWN])
 
     async def judge(self, question: str, answer: str) -> JSONResponse:
         """Answers POST /judge."""

@@ -3,16 +3,15 @@
 The service and the stages never load a model themselves: it takes memory, libraries and time.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from pydantic import BaseModel
 
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, last_words
-from a2rl.core.files import write_model
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
 from a2rl.linux.gpu_locks import hold_for_grade
@@ -81,13 +80,6 @@ def run_model_process(
     return f"its process ended with exit code {status}: {last_words(said, 'it wrote nothing')}"
 
 
-class MissingWeights(BaseModel):
-    """What a checkpoint lacks."""
-
-    names: list[str]
-    """In the words of transformers."""
-
-
 def require_complete(folder: Path, settings: Settings) -> None:
     """Refuses a checkpoint that lacks weights. Only the headers of its files are read, in a process of its own.
 
@@ -103,16 +95,16 @@ def require_complete(folder: Path, settings: Settings) -> None:
         result, log = Path(name, "result.json"), Path(name, "log")
         if run_model_process(__name__, [str(folder), str(result)], log, START_S, settings):
             return
-        missing = MissingWeights.model_validate_json(result.read_bytes()).names
+        missing = json.loads(result.read_bytes())
     if missing:
         raise InvalidSubmissionError(f"{folder} lacks weights: {', '.join(missing[:3])} ...")
 
 
 def main(folder: Path, result: Path) -> None:
-    """Writes a `MissingWeights`; an error of transformers ends the process."""
+    """Writes the names of missing weights, as transformers calls them; one of its errors ends the process."""
     from a2rl.models.loading import missing_weights
 
-    write_model(result, MissingWeights(names=missing_weights(folder)))
+    result.write_text(json.dumps(missing_weights(folder)), encoding="utf-8")
 
 
 if __name__ == "__main__":

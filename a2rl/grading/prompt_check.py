@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from a2rl.core.errors import A2rlError, InvalidSubmissionError, TaskDefinitionError, UsageError
 from a2rl.grading.job import GradeJob, selected_ids
@@ -31,15 +31,6 @@ class _PromptsKnownError(A2rlError):
     """The prompts have been seen; nothing is generated."""
 
 
-class PromptNeeds(NamedTuple):
-    """What a task asks of a model."""
-
-    longest: int
-    """Tokens of the longest prompt, without those that a chat template adds."""
-    has_chats: bool
-    """Whether there are chats among the prompts."""
-
-
 class CountingSampler(Sampler):
     """A sampler without a model, which keeps the prompts and counts their tokens; see `a2rl.sampling.Sampler`."""
 
@@ -55,7 +46,7 @@ class CountingSampler(Sampler):
 
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         """See `Sampler`."""
-        return self._context - self._count(prompt)
+        return self._context - len(self._tokens(prompt))
 
     def converse(self, conversations: Sequence[Conversation[T]], params: SamplingParams) -> list[T]:
         """Keeps the first prompts, and ends the grading."""
@@ -73,13 +64,9 @@ class CountingSampler(Sampler):
         return Work(items=items, prompt=total / items, fresh=(total - alike) / items, answer=0, longest=0)
 
     @property
-    def seen(self) -> PromptNeeds:
-        """What the prompts ask of a model."""
-        longest = max((self._count(each) for each in self.prompts), default=0)
-        return PromptNeeds(longest, any(not isinstance(each, str) for each in self.prompts))
-
-    def _count(self, prompt: Prompt) -> int:
-        return len(self._tokens(prompt))
+    def longest(self) -> int:
+        """Tokens of the longest prompt, without those that a chat template adds."""
+        return max((len(self._tokens(each)) for each in self.prompts), default=0)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         texts = [prompt] if isinstance(prompt, str) else [message.content for message in prompt]
@@ -112,24 +99,24 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
         _require_no_arguments(spec, name)
     if context is None:
         return ""
-    seen = PromptNeeds(0, False)
+    longest, has_chats = 0, False
     if task.level != EPISODES:
         sampler = _asked(spec, limits, model, hidden, None)
         if sampler is None:
             return ""
-        seen = sampler.seen
-    if seen.has_chats and not has_template:
+        longest, has_chats = sampler.longest, any(not isinstance(each, str) for each in sampler.prompts)
+    if has_chats and not has_template:
         raise UsageError(
             f"the tokenizer of {name} has no chat template, and {spec.task} asks in chats: take the model's "
             "instruct version, or add chat_template.jinja to its folder"
         )
-    if seen.longest + answer > context:
+    if longest + answer > context:
         raise UsageError(
-            f"the context of {name} has {context:,} tokens, and {spec.task} needs {seen.longest + answer:,}: "
-            f"{seen.longest:,} for its longest prompt and {answer:,} for the answer; take a model with a longer "
+            f"the context of {name} has {context:,} tokens, and {spec.task} needs {longest + answer:,}: "
+            f"{longest:,} for its longest prompt and {answer:,} for the answer; take a model with a longer "
             "context, or shorter answers with --generation max_new_tokens=N"
         )
-    return f"{seen.longest + answer:,} of {context:,} tokens"
+    return f"{longest + answer:,} of {context:,} tokens"
 
 
 def most_work(spec: RunSpec, model: Path, hidden: Path, root: Path) -> Work | None:

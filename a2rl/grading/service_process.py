@@ -45,9 +45,7 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         self._module = module
         self._run, self._settings, self._now = run, settings, now
         self._restarts = 0
-        self._listener = (
-            socket.create_server((LOOPBACK, 0), backlog=128) if not run.spec.grading_port else self._fixed_port()
-        )
+        self._listener = _listen(run.spec.grading_port)
         self._channel = -1
         self._process = self._start()
 
@@ -167,11 +165,14 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         child.tell(keys_message(grader_keys(self._settings)))
         return child
 
-    def _fixed_port(self) -> socket.socket:
-        port = self._run.spec.grading_port
-        try:
-            return socket.create_server((LOOPBACK, port), backlog=128)
-        except OSError as error:
-            raise UsageError(
-                f"port {port} cannot be used ({error.strerror}): choose another --grading-port, or 0 for a free one"
-            ) from error
+
+def _listen(port: int) -> socket.socket:
+    """Returns a socket that listens on a port; on any free one if it is 0."""
+    try:
+        return socket.create_server((LOOPBACK, port), backlog=128)
+    except OSError as error:
+        if not port:
+            raise machine_failure("open a port for the grading service", error) from error
+        raise UsageError(
+            f"port {port} cannot be used ({error.strerror}): choose another --grading-port, or 0 for a free one"
+        ) from error

@@ -35,22 +35,13 @@ def place_in(root: Path, path: Path) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def inputs_of(run: RunDir) -> Inputs:
-    """Finds the base model and the hidden data.
-
-    Raises:
-        MissingInputError: One of them is missing.
-    """
-    return Inputs(base_model_of(run), hidden_of(run))
-
-
 def check_inputs(run: RunDir) -> Inputs:
     """Finds the inputs and checks that they have not changed since the run started; call this before grading.
 
     Raises:
         MissingInputError: One of them is missing or has changed.
     """
-    ready, found = run.need("setup", SetupRecord), inputs_of(run)
+    ready, found = run.need("setup", SetupRecord), Inputs(base_model_of(run), hidden_of(run))
     if hidden_digest(found.hidden.parent) != ready.data_digest:
         how = "restore it" if run.spec.draw is None else "remove that folder, so that it is drawn again, or restore it"
         raise MissingInputError(
