@@ -228,8 +228,9 @@ class Lease:
     ) -> None:
         self._claims, self._claim, self._progress, self._on_lost = claims, claim, progress, on_lost
         self._now, self._lease_s, self._renew_s = now, claims.lease_s, min(RENEW_S, claims.lease_s / 6)
-        self._renewed_at = now() if since is None else since
-        self._next_at = self._renewed_at + self._renew_s
+        self.renewed_at = now() if since is None else since
+        """When the last renewal that succeeded began, by the clock."""
+        self._next_at = self.renewed_at + self._renew_s
         self._is_lost = threading.Event()
         self._thread = PeriodicThread("the claim", self.tick, lambda: TICK_S)
         self._watch = PeriodicThread("the lease", self.check, lambda: TICK_S)
@@ -240,6 +241,10 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the renewals, also a second time."""
         self._watch.__exit__(None, None, None)
         self._thread.__exit__(None, None, None)
 
@@ -251,7 +256,7 @@ class Lease:
 
     def check(self) -> None:
         """Notices that the claim was not renewed in time, also while a renewal hangs."""
-        if self._now() - self._renewed_at > self._lease_s - min(MARGIN_S, self._lease_s / 4):
+        if self._now() - self.renewed_at > self._lease_s - min(MARGIN_S, self._lease_s / 4):
             self.lose()
 
     def tick(self) -> None:
@@ -266,7 +271,7 @@ class Lease:
         except Exception:  # noqa: BLE001 - such as a restart of the database: `check` decides when it has taken too long
             self._next_at = began + min(RETRY_S, self._renew_s)
         else:
-            self._renewed_at, self._next_at = began, began + self._renew_s
+            self.renewed_at, self._next_at = began, began + self._renew_s
 
     def lose(self) -> None:
         """Gives the claim up; the first call tells the owner."""

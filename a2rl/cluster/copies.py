@@ -25,7 +25,6 @@ from pydantic import Field
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import StrictModel
-from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row, as_row
 from a2rl.run.names import RUN_ID
 from a2rl.run.spec import RunSpec
@@ -35,8 +34,6 @@ MAX_ENTRIES = 1_000_000
 """The number of entries in the ledger of a run: far more than its quota of submissions lets it have."""
 FOLDERS = ("claims", "code", "logs", "report", "twins")
 """Folders of a run that are copied as one tar file each."""
-NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"})
-"""Files of a run directory that belong to one machine."""
 
 
 class ObjectStore:
@@ -257,12 +254,3 @@ def parse_entry(content: bytes) -> Row:
         return as_row([found[name] for name in Row._fields])
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise IntegrityError(f"an entry of the ledger in the store cannot be read: {error!r}") from error
-
-
-def run_of(run: RunDir) -> list[str]:
-    """Returns the names of the plain files of a run directory that are copied, relative to it."""
-    tops = [path for path in run.root.iterdir() if path.is_file() and not path.is_symlink()]
-    patterns = ("records/*.json", "grades/*.json", "grades/*.jsonl.gz")
-    below = [path for pattern in patterns for path in run.root.glob(pattern)]
-    names = (str(path.relative_to(run.root)) for path in (*tops, *below) if not path.name.startswith("."))
-    return sorted(name for name in names if name not in NOT_COPIED and ".db" not in name)

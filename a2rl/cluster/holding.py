@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -113,8 +113,8 @@ def held(
             yield Tenure()
         return
     if (reservation := _RESERVATIONS.pop(run.root.resolve(), None)) is not None:
-        cluster, claim = reservation.cluster, reservation.claim
-        with locked(run), _claimed(run, cluster, claim, on_lost, earlier=reservation.lease) as lease:
+        cluster, claim, earlier = reservation
+        with locked(run), _claimed(run, cluster, claim, on_lost, earlier.renewed_at, earlier) as lease:
             yield Tenure(lease)
         return
     row = cluster.claims.row(run.id)
@@ -137,7 +137,7 @@ class _Reservation(NamedTuple):
 
     cluster: Cluster
     claim: Claim
-    lease: ExitStack
+    lease: Lease
 
 
 _RESERVATIONS: dict[Path, _Reservation] = {}
@@ -157,8 +157,7 @@ def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
             return
         since = awake_and_asleep()
         claim = cluster.claims.take(new_run(run.spec), this_owner())
-        with ExitStack() as lease:
-            lease.enter_context(Lease(cluster.claims, claim, lambda: None, lambda: None, since))
+        with Lease(cluster.claims, claim, lambda: None, lambda: None, since) as lease:
             _RESERVATIONS[run.root.resolve()] = _Reservation(cluster, claim, lease)
             try:
                 yield
@@ -173,12 +172,14 @@ def _claimed(
     cluster: Cluster,
     claim: Claim,
     on_lost: Callable[[], None],
-    since: float | None = None,
-    earlier: ExitStack | None = None,
+    since: float,
+    earlier: Lease | None = None,
 ) -> Iterator[Lease]:
     """Restores, copies and renews while the caller works; at the end it says how far the run has come.
 
-    An earlier lease ends when the new one has begun.
+    Args:
+        since: When the last renewal of the claim began, or the taking of it.
+        earlier: A lease of the claim, which ends when the new one has begun.
     """
     outcome, done, stop = "interrupted", False, threading.Event()
 

@@ -24,7 +24,6 @@ from a2rl.cluster.copies import (
     checkpoint_key,
     entry_key,
     entry_object,
-    run_of,
 )
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import Background
@@ -44,6 +43,8 @@ LOGS_EVERY_S = 300.0
 LAST_COPY_S, STOPPED_COPY_S = 900.0, 20.0
 """How long to try to copy the last state of a run; the second, if the user has stopped the run."""
 ACCOUNTS = "*account.db"
+NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"})
+"""Files of a run directory that belong to one machine."""
 CHECKPOINTS = "[0-9a-f]" * 16
 """The folders of checkpoints that are complete: see `RunDir.checkpoint`."""
 
@@ -151,11 +152,10 @@ class Replica:
         if self._lease.is_lost:
             raise lost(self._claim)
         # A record is written after its events, so records that are read before the ledger never run ahead of it.
-        names = run_of(run)
-        records = {name: self._copy_file(name) for name in names if name.startswith("records/")}
+        records = self._copy_files("records/*.json")
         rows = run.ledger.rows(after=before.seq)
         checkpoints = {path.name: self._copy_checkpoint(path) for path in sorted(run.checkpoints.glob(CHECKPOINTS))}
-        others = {name: self._copy_file(name) for name in run_of(run) if not name.startswith("records/")}
+        others = self._copy_files("*", "grades/*.json", "grades/*.jsonl.gz")
         others |= {path.name: self._copy_account(path) for path in run.root.glob(ACCOUNTS)}
         wanted = [name for name in FOLDERS if logs or name == "code"]
         folders = {name: self._copy_folder(run.root / name) for name in wanted if (run.root / name).is_dir()}
@@ -169,7 +169,7 @@ class Replica:
             seq=before.seq + len(rows),
             head=rows[-1].hash if rows else before.head,
             epochs={**before.epochs, **({self._claim.epoch: rows[-1].seq} if rows else {})},
-            files={name: digest for name, digest in (records | others).items() if digest},
+            files=records | others,
             folders=before.folders | folders,
             checkpoints=checkpoints,
         )
@@ -199,6 +199,12 @@ class Replica:
         for path in files:
             self._store.upload(checkpoint_key(self._run.id, folder.name, str(path.relative_to(folder))), path)
         return {str(path.relative_to(folder)): path.stat().st_size for path in files}
+
+    def _copy_files(self, *patterns: str) -> dict[str, str]:
+        """Copies the files that match; returns their digests by name, without those that are gone meanwhile."""
+        root = self._run.root
+        names = {str(path.relative_to(root)) for pattern in patterns for path in root.glob(pattern) if _is_copied(path)}
+        return {name: digest for name in sorted(names) if (digest := self._copy_file(name))}
 
     def _copy_file(self, name: str) -> str:
         """Copies a file unless its content is there already; returns its digest, or nothing if it is gone."""
@@ -259,6 +265,12 @@ def _objects_of(manifest: CopyManifest) -> set[str]:
     keys = {blob_key(run_id, digest) for digest in (*manifest.files.values(), *manifest.folders.values())}
     keys |= {checkpoint_key(run_id, name, file) for name, files in manifest.checkpoints.items() for file in files}
     return keys | ({manifest.key} if manifest.number else set())
+
+
+def _is_copied(path: Path) -> bool:
+    """Says whether a file goes to the store: no link, no database, and none that belongs to one machine."""
+    stays_here = path.name.startswith(".") or ".db" in path.name or path.name in NOT_COPIED
+    return not stays_here and path.is_file() and not path.is_symlink()
 
 
 def _state_of(path: Path) -> tuple[str, int, int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.cluster import holding
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
@@ -130,6 +131,16 @@ def test_a_reserved_run_is_refused_elsewhere_and_then_worked_on(
     shutil.copytree(settings.root / "data-of", other.root / "data-of")
     with held(moved, other) as tenure:
         assert not tenure.is_lost
+
+
+def test_a_reserved_run_is_lost_when_its_last_renewal_says(run: RunDir, settings: Settings, store: Cluster) -> None:
+    """The claims may be out of reach since then, so that another machine may take it soon."""
+    with reserved(run, settings):
+        [reservation] = holding._RESERVATIONS.values()
+        renewed_at = reservation.lease.renewed_at
+        with held(run, settings) as tenure:
+            assert tenure.lease is not None
+            assert tenure.lease.renewed_at == renewed_at
 
 
 def test_a_run_reserved_in_vain_goes_to_the_other_checkout(
