@@ -71,6 +71,8 @@ def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings,
         if (found := _stored(job, depends_on, settings.baselines)) is not None:
             return found
         result = grade(job)
+        if result.score.score is None:
+            job.result.unlink(missing_ok=True)  # another try grades again; what was judged is in the judge's cache
         store(folder, depends_on, result)
         outputs = keep_copy(outputs_path(job.result), folder / BASELINE_NAME)
     return StoredBaseline(list(result.items), False, result.score.seconds, outputs)

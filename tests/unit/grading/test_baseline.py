@@ -9,6 +9,7 @@ from time import sleep
 import pytest
 
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import load_or_grade
 from a2rl.grading.dependencies import baseline_key
@@ -75,6 +76,21 @@ def test_where_the_first_fails_the_next_tries(job: GradeJob, settings: Settings)
 
     assert sorted(start_together(attempt)) == [False, True, True, True]
     assert len(tries) == 2
+
+
+def test_a_baseline_that_its_judge_failed_is_graded_again(job: GradeJob, settings: Settings) -> None:
+    """As `grade_now` does, a result that is there is used."""
+    items = [item.model_copy(update={"verdict": "errored", "reason": "HTTP 503"}) for item in graded(job).items]
+    results = iter([grade_result(tuple(items), 0.1), graded(job)])
+
+    def grade(job: GradeJob) -> GradeResult:
+        if not job.result.exists():
+            write_model(job.result, next(results))
+        return read_model(job.result, GradeResult)
+
+    with pytest.raises(InfrastructureError, match="HTTP 503"):
+        load_or_grade(job, {"model": "m"}, settings, grade)
+    assert not load_or_grade(job, {"model": "m"}, settings, grade).reused
 
 
 def test_a_baseline_that_somebody_grades_for_ever_is_an_error(
