@@ -21,7 +21,8 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.outputs import Output, Turn, outputs_path
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.service import GradingService, SubmitRequest
+from a2rl.grading.receiving import SubmitRequest
+from a2rl.grading.service import GradingService
 from a2rl.grading.submission_queue import PendingSubmission
 from a2rl.judge.params import JudgeParams
 from a2rl.models.base_model import SMALL_FILES, model_digest

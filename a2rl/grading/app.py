@@ -23,11 +23,11 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -46,7 +46,6 @@ from a2rl.grading.answers import (
     AT_ONCE,
     EXAMPLE,
     SUBMIT,
-    State,
     SubmissionList,
     SubmissionStatus,
     SubmitAnswer,
@@ -55,7 +54,8 @@ from a2rl.grading.answers import (
 from a2rl.grading.devices import AgentGpu, describe_gpus, devices_of
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, CallLog, Connection, RequestRate, SizeLimit, error_response
 from a2rl.grading.pool import GraderPool, named_devices
-from a2rl.grading.service import BudgetSpentError, GradingService, SubmissionDeferredError, SubmitRequest
+from a2rl.grading.receiving import BudgetSpentError, SubmissionDeferredError, SubmitRequest
+from a2rl.grading.service import GradingService
 from a2rl.grading.submission_queue import Outcome
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.linux.process_tree import die_with_parent
@@ -84,7 +84,6 @@ NO_ROOM = (
 RETRY_AFTER_S = "5"
 POLL_INTERVAL_S = 0.1
 CLIENT_CLOSED_REQUEST = 499
-STATES: frozenset[str] = frozenset(get_args(State))
 SETTLED = frozenset({"refused", "graded", "failed"})
 
 
@@ -178,7 +177,7 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str]) -> None:
         # Other requests may wait for the same submission.
         done: asyncio.Future[Outcome] = asyncio.wrap_future(pending.outcome)
         accepted, grade = await asyncio.shield(done)
-        await _stored_status(service, receipt, request, SETTLED)
+        await _stored_status(service, receipt, request, has_ended=True)
         return await run_in_threadpool(service.answer, accepted, grade)
 
 
@@ -272,12 +271,12 @@ def _gpu_of(submission: SubmitBody, gpus: list[str]) -> str:
 
 
 async def _stored_status(
-    service: GradingService, receipt: int, request: Request, states: Collection[str] = STATES
+    service: GradingService, receipt: int, request: Request, *, has_ended: bool = False
 ) -> SubmissionStatus:
-    """Waits until a state of a submission would survive the loss of this machine, if the run is copied to a store."""
+    """Waits until a submission, or its end, would survive the loss of this machine, if the run is copied to a store."""
     while True:
         status = await run_in_threadpool(service.status, receipt)
-        if status is not None and status.state in states:
+        if status is not None and (status.state in SETTLED or not has_ended):
             return status
         await asyncio.sleep(POLL_INTERVAL_S)
         if await request.is_disconnected():

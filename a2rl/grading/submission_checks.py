@@ -3,7 +3,7 @@
 What cannot be graded is refused: the submission gets no score, which is not a score of zero, and the agent is told why
 and what to do (`InvalidSubmissionError`). The reasons, in the order in which a submission meets them:
 
-- it comes too late, or a quota is used up (service.py);
+- it comes too late, or a quota is used up (receiving.py);
 - the folder or its files are missing, unreadable, links, too large, or of another format (submitted_files.py, which
   asks other_formats.py for the command that makes a checkpoint of them);
 - it is an adapter that cannot be merged (adapters.py);

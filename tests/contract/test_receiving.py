@@ -23,14 +23,14 @@ from a2rl.core.settings import Settings
 from a2rl.grading import http_limits, submission_queue, submitted_files
 from a2rl.grading.app import create_app
 from a2rl.grading.pool import GraderPool
-from a2rl.grading.service import (
+from a2rl.grading.receiving import (
     MAX_CRASHES,
     BudgetSpentError,
-    GradingService,
     SubmissionDeferredError,
     Submissions,
     SubmitRequest,
 )
+from a2rl.grading.service import GradingService
 from a2rl.grading.submission_checks import CheckedCopy, copy_submission
 from a2rl.grading.submission_states import invalid_transition, open_receipts, ungraded
 from a2rl.grading.submitted_files import Source
@@ -75,7 +75,7 @@ class SlowCopy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
         self._copy = copy_submission
-        monkeypatch.setattr("a2rl.grading.service.copy_submission", self)
+        monkeypatch.setattr("a2rl.grading.receiving.copy_submission", self)
 
     def __call__(self, *arguments: Any) -> CheckedCopy:
         self.begun.set()
@@ -245,7 +245,7 @@ def test_two_services_that_copy_one_submission_accept_it_once(
         wait_for(lambda: run.ledger.events(Graded))
         return copy
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", copy_after_another)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", copy_after_another)
     with pytest.raises(InfrastructureError, match="another grading service"):
         old.submissions.accept(pending)
     assert old.submissions.accept(pending).submission_id == 1, "now the ledger says so"
@@ -260,7 +260,8 @@ def test_a_full_disk_loses_nothing_after_the_agents_end(
     service_of(run, settings).submissions.receive(V1)
     end_agent_at_work(run)
     with monkeypatch.context() as full:
-        full.setattr("a2rl.grading.service.copy_submission", raising(InfrastructureError("the grader's disk is full")))
+        is_full = raising(InfrastructureError("the grader's disk is full"))
+        full.setattr("a2rl.grading.receiving.copy_submission", is_full)
         service = service_of(run, settings)
         assert "disk is full" in wait_for(lambda: service.problem)
     assert len(open_receipts(run.ledger.entries())) == 1
@@ -282,7 +283,7 @@ def test_a_failed_copy_stays_a_problem_when_another_succeeds(
             raise InfrastructureError("the grader's disk is full")
         return copy_submission(source, *others)
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", copy)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", copy)
     service = service_of(run, settings)
     wait_for(lambda: run.ledger.events(Graded))
     service.submit(V2).outcome.result(30)  # as when its client asks again
@@ -344,7 +345,7 @@ def test_copies_are_made_one_at_a_time(
     def copied(*arguments: Any) -> CheckedCopy:
         return copy(*arguments[:-1], partial(counted, arguments[-1]))
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", copied)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", copied)
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(lambda _: service.submit(V1, queues=True).outcome.result(60), range(4)))) == 4
     assert most == [1]
@@ -383,7 +384,7 @@ def test_whatever_a_copy_raises_is_no_500_and_ends_the_chain(
 ) -> None:
     client = client_of(service_of(run, settings))
     with monkeypatch.context() as broken:
-        broken.setattr("a2rl.grading.service.copy_submission", raising(error))
+        broken.setattr("a2rl.grading.receiving.copy_submission", raising(error))
         assert submit(client, v1).status_code == status
     [refused] = run.ledger.events(SubmissionRefused)
     assert refused.receipt == 1
@@ -501,7 +502,7 @@ def test_what_failed_beside_the_agent_is_graded_after_its_end(run: RunDir, setti
 def test_without_code_history_a_submission_still_counts(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("a2rl.grading.service.snapshot_code", raising(InfrastructureError("git is not installed")))
+    monkeypatch.setattr("a2rl.grading.receiving.snapshot_code", raising(InfrastructureError("git is not installed")))
     assert submit(client_of(service_of(run, settings)), v1).status_code == 200
     assert run.ledger.events(SubmissionAccepted)[0].code_revision is None
 
@@ -567,7 +568,7 @@ def test_refused_submissions_have_a_quota_of_time(
         now[0] += submission_queue.REFUSED_S / 10
         raise InvalidSubmissionError("it has numbers that are not finite")
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", slow)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", slow)
     had_room = []
     for number in range(12):
         pending = receiver.receive(V1, queues=True)
@@ -597,7 +598,7 @@ def test_a_submission_does_not_wait_for_the_check_of_another(
             reached.set()
             assert proceed.wait(60)
 
-    monkeypatch.setattr("a2rl.grading.service.check_apart", check)
+    monkeypatch.setattr("a2rl.grading.receiving.check_apart", check)
     first, second = receiver.receive(V1), receiver.receive(V2)
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(receiver.accept, first)

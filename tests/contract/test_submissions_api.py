@@ -59,7 +59,7 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             assert go_on.wait(60)
             return copy_submission(*others)
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", copy)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", copy)
     return go_on
 
 
@@ -319,10 +319,11 @@ def test_a_ledger_that_fails_late_leaves_no_request_waiting(
     run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bool:
-        monkeypatch.setattr("a2rl.grading.service.is_agent_at_work", fail)
+        for module in ("receiving", "service"):
+            monkeypatch.setattr(f"a2rl.grading.{module}.is_agent_at_work", fail)
         raise InfrastructureError("the ledger cannot be used")
 
-    monkeypatch.setattr("a2rl.grading.service.copy_submission", fail)
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", fail)
     assert post(client_of(run, settings), v1).status_code == 503
     assert run.ledger.events(Graded) == []
 

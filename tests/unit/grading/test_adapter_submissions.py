@@ -42,7 +42,7 @@ def test_a_merged_adapter_is_graded_kept_and_verified(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report says so."""
-    monkeypatch.setattr("a2rl.grading.service.merge_adapter", merge_without_process)
+    monkeypatch.setattr("a2rl.grading.receiving.merge_adapter", merge_without_process)
     run = make_run(settings, base_model)
     service = GradingService(run, cast(GraderPool, FakePool()))
     write_adapter(run.workspace / "output" / "v1")
