@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,13 +18,14 @@ from a2rl.linux.resources import GIB, Resources
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
     BaselineKnown,
+    Event,
     Graded,
     GradingFailed,
     SubmissionAccepted,
     SubmissionReceived,
     SubmissionRefused,
 )
-from a2rl.run.ledger import Entry
+from a2rl.run.ledger import Entry, events_of
 from a2rl.run.ranking import best_among
 from a2rl.run.records import SetupRecord
 from a2rl.scoring.means import Interval
@@ -33,6 +34,7 @@ from a2rl.task_api.catalog import load_task
 SUBMIT, AT_ONCE, EXAMPLE = "/submit", "/submit?wait=0", '{"model_path": "output/v1"}'
 """How to submit, with an answer after the grade or at once, and an example of what is sent."""
 KEPT = "the submission is kept and graded after the agent has ended, or now if you submit it again"
+E = TypeVar("E", bound=Event)
 State = Literal["received", "copying", "queued", "grading", "graded", "refused", "failed"]
 
 
@@ -114,56 +116,34 @@ class ServiceState(NamedTuple):
 
 
 class History:
-    """The entries of a ledger, by what they are about."""
+    """The events of a ledger by what they are about; those of submissions and grades with the time of their entry."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
-        self.received: dict[int, Entry] = {}
+        self.received = {event.receipt: (event, at) for event, at in _dated(entries, SubmissionReceived)}
         """By receipt."""
-        self.decisions: dict[int, SubmissionAccepted | SubmissionRefused] = {}
-        """Acceptance or refusal, by receipt."""
-        self.accepted: dict[int, Entry] = {}
+        self.accepted = {event.submission_id: (event, at) for event, at in _dated(entries, SubmissionAccepted)}
         """By the number of the submission."""
-        self.grades: dict[str, Entry] = {}
+        ends = [each.event for each in entries if isinstance(each.event, SubmissionRefused | SubmissionAccepted)]
+        self.ends = {event.receipt: event for event in ends}
+        """Acceptance or refusal, by receipt."""
+        self.grades = {event.weights_digest: (event, at) for event, at in _dated(entries, Graded)}
         """By the digest of the checkpoint."""
-        self.failures: dict[str, str] = {}
+        self.failures = {event.weights_digest: event.reason for event in events_of(entries, GradingFailed)}
         """Why the last attempt to grade a checkpoint failed, by its digest."""
-        self.baseline: float | None = None
-        for entry in entries:
-            self._add(entry)
+        known = events_of(entries, BaselineKnown)
+        self.baseline = known[-1].public.score if known else None
 
-    def _add(self, entry: Entry) -> None:
-        event = entry.event
-        if isinstance(event, SubmissionReceived):
-            self.received[event.receipt] = entry
-        elif isinstance(event, SubmissionAccepted | SubmissionRefused):
-            if event.receipt is not None:
-                self.decisions[event.receipt] = event
-            if isinstance(event, SubmissionAccepted):
-                self.accepted[event.submission_id] = entry
-        elif isinstance(event, Graded):
-            self.grades[event.weights_digest] = entry
-        elif isinstance(event, GradingFailed):
-            self.failures[event.weights_digest] = event.reason
-        elif isinstance(event, BaselineKnown):
-            self.baseline = event.public.score
 
-    def graded(self, digest: str) -> Graded | None:
-        """Returns the grade of a checkpoint."""
-        event = self.grades[digest].event if digest in self.grades else None
-        return event if isinstance(event, Graded) else None
+def _dated(entries: Sequence[Entry], kind: type[E]) -> list[tuple[E, float]]:
+    return [(entry.event, entry.at) for entry in entries if isinstance(entry.event, kind)]
 
 
 def submit_answer(run: RunDir, submission_id: int, history: History) -> SubmitAnswer:
     """Returns the answer to a submission that has a score."""
-    own, best, left = (
-        history.accepted[submission_id].event,
-        best_among(history.entries),
-        quota_left(run, history.entries),
-    )
-    assert isinstance(own, SubmissionAccepted)
-    grade = history.graded(own.weights_digest)
-    assert grade is not None
+    own, _ = history.accepted[submission_id]
+    grade, _ = history.grades[own.weights_digest]
+    best, left = best_among(history.entries), quota_left(run, history.entries)
     return SubmitAnswer(
         **_graded_submission(own, history).model_dump(),
         best=_graded_submission(best.submission, history) if best else None,
@@ -184,22 +164,21 @@ def submission_status(
         state: What the service does at the moment.
         whole: Whether the full answer is included, and not only the score.
     """
-    received, end = history.received[receipt], history.decisions.get(receipt)
-    assert isinstance(received.event, SubmissionReceived)
+    (received, received_at), end = history.received[receipt], history.ends.get(receipt)
     status = SubmissionStatus(
         id=receipt,
         state="copying" if receipt in state.copying else "received",
-        model_path=received.event.model_path,
-        received_at=_iso(received.at),
+        model_path=received.model_path,
+        received_at=_iso(received_at),
     )
     if end is None:
         return status
     if isinstance(end, SubmissionRefused):
         return status.model_copy(update={"state": "refused", "reason": end.reason})
     status = status.model_copy(update={"submission_id": end.submission_id})
-    grade = history.graded(end.weights_digest)
-    if grade is None:
+    if end.weights_digest not in history.grades:
         return status.model_copy(update=_ungraded(end.weights_digest, history, state))
+    grade, _ = history.grades[end.weights_digest]
     if grade.result.score is None:
         return status.model_copy(update={"state": "failed", "reason": grade.result.reason})
     answer = submit_answer(run, end.submission_id, history) if whole else None
@@ -232,17 +211,17 @@ def time_answer(run: RunDir, now: float) -> TimeAnswer:
 
 def _graded_submission(submission: SubmissionAccepted, history: History) -> GradedSubmission:
     """Returns a submission whose checkpoint has a score."""
-    accepted_at, grade = history.accepted[submission.submission_id].at, history.grades[submission.weights_digest]
-    received_at = history.received[submission.receipt].at
-    graded_at = max(grade.at, accepted_at)  # the checkpoint may have been graded for an earlier submission
-    assert isinstance(grade.event, Graded)
+    _, received_at = history.received[submission.receipt]
+    _, accepted_at = history.accepted[submission.submission_id]
+    grade, at = history.grades[submission.weights_digest]
+    graded_at = max(at, accepted_at)  # the checkpoint may have been graded for an earlier submission
     return GradedSubmission(
         submission_id=submission.submission_id,
         timestamp=_iso(graded_at),
         model_path=submission.model_path,
-        score=grade.event.result.score or 0.0,
+        score=grade.result.score or 0.0,
         baseline_score=history.baseline,
-        improvement=grade.event.improvement,
+        improvement=grade.improvement,
         elapsed_seconds=round(max(0.0, graded_at - received_at), 2),
     )
 
