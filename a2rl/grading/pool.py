@@ -177,7 +177,7 @@ class GraderPool(AbstractContextManager["GraderPool"]):
         """Ends the workers; queued and running jobs fail with InterruptedByUserError."""
         self._closed.set()
         for waiting in self._jobs.close():
-            waiting.future.set_exception(InterruptedByUserError("grading was stopped"))
+            _settle(waiting.future, InterruptedByUserError("grading was stopped"))
         with ExitStack() as slots:  # a worker that cannot be killed does not keep the others alive
             for slot in self._slots:
                 slots.callback(slot.close)
@@ -220,10 +220,14 @@ class GraderPool(AbstractContextManager["GraderPool"]):
             outcome = error
         except Exception as error:  # noqa: BLE001 - if this thread ended, the waiting requests would wait forever
             outcome = InfrastructureError(f"the grader failed: {error!r}")
-        if isinstance(outcome, A2rlError):
-            waiting.future.set_exception(outcome)
-        else:
-            waiting.future.set_result(outcome)
+        _settle(waiting.future, outcome)
+
+
+def _settle(future: "Future[GradeResult]", outcome: GradeResult | A2rlError) -> None:
+    if isinstance(outcome, A2rlError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 class _Slot:

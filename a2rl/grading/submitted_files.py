@@ -193,9 +193,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             for each in self.files:
                 file = stack.enter_context((target / _name_of_copy(each.name)).open("x+b"))
                 copies.append(FileCopy(file, clone_file(each.file.fileno(), file.fileno())))
-            sizes = [
-                0 if copy.is_clone else each.status.st_size for each, copy in zip(self.files, copies, strict=True)
-            ]
+            sizes = [0 if copy.is_clone else each.status.st_size for each, copy in zip(self.files, copies, strict=True)]
             if shutil.disk_usage(target).free < sum(sizes) + FREE_DISK_MARGIN:
                 raise InfrastructureError("the grader's disk is full; free some space and submit again")
             for copy, size in zip(copies, sizes, strict=True):

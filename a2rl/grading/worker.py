@@ -52,11 +52,6 @@ ALIVE_EVERY_S = 1.0
 ANSWERED = b"."
 MAX_REJECTIONS = 2
 """After an engine has rejected other weights so often, engines of its kind are not kept."""
-FIRST, OTHER, DIED = (
-    "it is the first grade on this device",
-    "the engine before it was for another configuration",
-    "the engine before it had ended",
-)
 
 
 class WarmEngine(AbstractContextManager["WarmEngine"]):
@@ -65,7 +60,7 @@ class WarmEngine(AbstractContextManager["WarmEngine"]):
     def __init__(self) -> None:
         self._engine: EngineProcess | None = None
         self._kind = ""
-        self._why = FIRST
+        self._why = "it is the first grade on this device"
         self._rejections: dict[str, int] = {}
 
     def lease(self, job: GradeJob) -> EngineLease | None:
@@ -87,7 +82,8 @@ class WarmEngine(AbstractContextManager["WarmEngine"]):
         if self._engine is not None and self._engine.is_alive and kind == self._kind:
             return EngineLease(self._engine.connection, is_warm=True, why="")
         if self._engine is not None:
-            self._why = OTHER if self._engine.is_alive else DIED
+            was = "was for another configuration" if self._engine.is_alive else "had ended"
+            self._why = f"the engine before it {was}"
             self.close()
         return self._start(job, kind)
 

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -148,25 +148,22 @@ def test_a_job_whose_worker_died_is_tried_once_more(pool: GraderPool, make: Make
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 
-def test_all_jobs_of_a_worker_hear_of_its_death(
-    pool: GraderPool, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of them may go on before the last one has heard of it."""
+def test_all_jobs_of_a_worker_hear_of_its_end(settings: Settings, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them goes on before the last one has heard of it."""
 
     class SlowQueue(queue.SimpleQueue[Any]):
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
             super().put(item)
-            if item is None:
-                time.sleep(0.2)
+            time.sleep(0.2 if item is None else 0.0)
 
-    monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
-    judged = [make("judge").model_copy(update={"result": make("judge").result.with_name(f"{n}.json")}) for n in (1, 2)]
-    waiting = [pool.submit(job) for job in judged]
-    died = pool.submit(make("die once"))
-    assert died.result(SOON_S).score.correct == 1
-    for job in judged:
-        job.result.with_suffix(".verdict").touch()
-    assert [each.result(SOON_S).score.correct for each in waiting] == [1, 1]
+    (settings.root / "tests").symlink_to(REPOSITORY / "tests")
+    with ThreadPoolExecutor(3) as threads:
+        monkeypatch.setattr(queue, "SimpleQueue", SlowQueue)
+        worker = WorkerProcess(settings, "cpu", "tests.fake_worker")
+        waiting = [threads.submit(worker.run, make("hang", silence_s=2 * SOON_S)) for _ in range(3)]
+        wait_for(lambda: len(worker._heard) == 3 and make("hang").result.with_suffix(".child").exists())
+        worker.kill()
+        assert [each.result(SOON_S) for each in waiting] == [None] * 3
 
 
 def test_a_worker_that_cannot_be_killed_keeps_no_other_alive(
@@ -182,16 +179,15 @@ def test_a_worker_that_cannot_be_killed_keeps_no_other_alive(
             raise InfrastructureError("it cannot be killed")
         kill(worker)
 
-    with monkeypatch.context() as patched, pytest.raises(InfrastructureError, match="cannot be killed"):
+    with monkeypatch.context() as patched:
         patched.setattr(WorkerProcess, "kill", kill_all_but_one)
-        pool.close()
+        with pytest.raises(InfrastructureError, match="cannot be killed"):
+            pool.close()
     assert not alive(other)
     pool.close()
 
 
-def test_a_pool_that_cannot_start_ends_what_it_has_started(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_that_cannot_start_ends_what_it_has_started(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     (settings.root / "tests").symlink_to(REPOSITORY / "tests")
     start, started = Child.of_module.__func__, list[Child]()  # type: ignore[attr-defined]
 
