@@ -5,8 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from a2rl.core.settings import Settings
+from a2rl.grading.devices import devices_of
 from a2rl.grading.job import GradeJob
 from a2rl.grading.pool import grade_now
+from a2rl.linux.gpus import usable_gpus
 from a2rl.models.base_model import resolve_model
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.data import ensure_data
@@ -40,7 +42,7 @@ def _episodes(task: str, settings: Settings, folder: Path) -> list[Row]:
             split="all", split_seed=0, limit=EPISODES, exact=exact, options=load_task(task, settings.root).choose({}),
             result=folder / f"{task}-{exact}.json", log=folder / "log",
         )  # fmt: skip
-        scores[exact] = grade_now(work, settings)
+        scores[exact] = grade_now(work, settings, devices_of(usable_gpus(settings).gpus)[:1])
     batched, single = scores[False], scores[True]
     different = sum(one != other for one, other in zip(batched.items, single.items, strict=True))
     return [
