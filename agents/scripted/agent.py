@@ -62,7 +62,7 @@ TWO_ROUNDS_S = 600
 HELD_OUT = 64
 """Training items that neither SFT nor GRPO sees, at most."""
 MEASURING_SHARE = 0.05
-"""Share of the time in which a checkpoint is measured on them."""
+"""Share of the budget in which a checkpoint is measured on them, at most."""
 WORTH_IMITATING = 0.1
 """From this share of right answers on, the model's own right answers are imitated before the data's: they need no new
 style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out items
@@ -115,6 +115,7 @@ class Plan:
         enough_time = self.total_s >= SHORT_S and not self.steps
         kept = min(HELD_OUT, len(self.route.names) // 10) if self.route.can_play and enough_time else 0
         self.measures = kept > 0
+        self.measuring_s = MEASURING_SHARE * self.total_s if self.measures else 0.0
         self.held_out, self.names = self.route.names[:kept], self.route.names[kept:]
         self.player = Player(self.route, setting)
         log(
@@ -222,7 +223,8 @@ class Plan:
         rounds = 1 if self.steps or self.remaining_s() < TWO_ROUNDS_S else 2
         slower = 1.0
         for number in range(1, rounds + 1):
-            seconds = (self.remaining_s() - self.reserve_s) / (rounds + 1 - number)
+            # What the model is measured in afterwards is not for training.
+            seconds = (self.remaining_s() - self.reserve_s) / (rounds + 1 - number) - self.measuring_s
             if seconds < SHORTEST_S:
                 break
             if not self.reinforce_once(f"grpo-{len(self.progress.done)}", seconds, slower):
@@ -231,8 +233,6 @@ class Plan:
     def reinforce_once(self, name: str, seconds: float, slower: float) -> bool:
         """Reinforces the best model by the task's rewards, and returns whether the result is better."""
         trained = self.best_model()
-        if self.measures:  # what the model is measured in afterwards is not for training
-            seconds *= 1 - 2 * MEASURING_SHARE
         rate = slower * (5e-4 if self.small else self.rate(trained) / 30)
         size = 64 * CORES if self.small and not ON_GPU else 64 if ON_GPU else 32
         log(f"GRPO from {Path(self.progress.best).name}: {size} episodes a step, rate {rate:.1e}, for {seconds:.0f} s")
@@ -246,7 +246,7 @@ class Plan:
 
     def measure(self, trained: Trained, what: str) -> float:
         """Returns the mean reward of greedy answers to held-out items."""
-        until = time.monotonic() + MEASURING_SHARE * self.total_s
+        until = time.monotonic() + self.measuring_s
         mean, count = agreed(self.player.measure(trained, self.held_out, until))
         log(f"{what}: {mean:.3f} on {count} held-out items")
         return mean
