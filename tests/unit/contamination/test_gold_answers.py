@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from a2rl.contamination.check import log_probability_gap
-from a2rl.contamination.gold_answers import Asked, asked_items, measure
+from a2rl.contamination.gold_answers import Asked, GoldResult, asked_items, measure
 from a2rl.contamination.twins import Twins, gap_between, shared_items
-from a2rl.core.files import read_jsonl, write_jsonl, write_model
+from a2rl.core.files import read_jsonl, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
@@ -102,6 +102,27 @@ def private_ids(run: RunDir) -> list[str]:
     from a2rl.grading.job import ids_of_run
 
     return ids_of_run(run.spec, hidden_of(run), "private")
+
+
+def test_what_all_prompts_begin_with_changes_no_value(settings: Settings, base: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    before = "Question: How many legs have two cats?\nAnswer: They have 2 * 4 = 8 legs.\n\n" * 3
+    asked = [(f"{before}Question: How many have {cats} cats?\nAnswer:", f"They have {4 * cats}.") for cats in range(12)]
+    items = [Asked(id=prompt, prompt=prompt, answer=answer) for prompt, answer in asked]
+    measure((base, base), items, [], tmp_path, settings)
+
+    tokenizer, model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
+    expected = []
+    for prompt, answer in asked:
+        tokens, begins = tokenizer(f"{prompt} {answer}")["input_ids"], len(tokenizer(prompt)["input_ids"])
+        with torch.inference_mode():
+            log_probs = torch.log_softmax(model(torch.tensor([tokens])).logits[0], dim=-1)
+        values = [float(log_probs[place - 1, tokens[place]]) for place in range(begins, len(tokens))]
+        expected.append(sum(values) / len(answer))
+    found = read_model(tmp_path / f"{base.name}-gold.json", GoldResult)
+    assert found.values[0] == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_model_that_learned_the_private_items_is_flagged(settings: Settings, base: Path) -> None:
