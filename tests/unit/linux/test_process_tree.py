@@ -182,8 +182,8 @@ def test_a_process_may_be_called_anything(start: Start, tmp_path: Path, settings
 def test_killing_the_supervisor_ends_the_agent(start: Start, tmp_path: Path, victim: str) -> None:
     """This holds even for one that wiped its environment."""
     with start(BARE, BARE_REST, str(tmp_path / "daemon.pid")) as process:
-        wait_for((tmp_path / "daemon.pid").exists)
-        daemon = int((tmp_path / "daemon.pid").read_text())
+        written = tmp_path / "daemon.pid"
+        daemon = int(wait_for(lambda: written.exists() and written.read_text()))
         wait_for(lambda: str(daemon) in (tmp_path / "trace").read_text())
         time.sleep(2.5)  # its parent has ended, and the daemon was recorded again
         victims = {"the guard": [process.pid], "its child": children(process.pid)}

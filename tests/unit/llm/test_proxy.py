@@ -193,7 +193,7 @@ def test_an_agent_reaches_a_listed_host_through_the_users_proxy(
             request = "POST /x HTTP/1.0\r\nX-Kept: yes\r\nContent-Length: 2\r\n\r\nhi"
             answer = ask(proxy.port, f"CONNECT localhost:{server} HTTP/1.1\r\n\r\n{request}")
     assert answer.endswith(b"/x yes hi")
-    wait_for(users_proxy.exists)
+    wait_for(lambda: users_proxy.exists() and lines(users_proxy))
     assert [line["allowed"] for line in (*lines(log), *lines(users_proxy))] == [True, True]
 
 
