@@ -113,7 +113,7 @@ class Follower(PeriodicThread):
         if isinstance(event, RunFailed):
             return Text(f"failed: {_shortened(event.reason)}", "red")
         if isinstance(event, PrivateGraded):
-            return Text.assemble("private score ", (str(event.result), "bold"))
+            return Text.assemble("private score ", (str(event.result), "bold"), ("; checking the result", "dim"))
         return self._describe_submission(run, event)
 
     def _describe_submission(self, run: RunDir, event: Event) -> Text | None:
