@@ -18,6 +18,7 @@ from a2rl.results.report.work import MAX_LINES, MAX_STEPS
 from a2rl.results.table import Cell, Table, plain, table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
+from a2rl.task_api.catalog import load_task
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 
@@ -80,6 +81,14 @@ def test_the_page_shows_code_changes_before_each_submission(settings: Settings) 
     assert '<span class="added">+lr = 2</span>' in page
     assert '<span class="removed">-lr = 1</span>' in page
     assert '2 files, <span class="plus">+2</span> <span class="minus">-1</span> lines' in page
+
+
+def test_only_mini_data_that_stands_for_more_says_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with_code(settings, [{"a.py": "x = 1\n"}])
+    assert "the pipeline works" in page_of(run, settings)
+    whole = load_task(run.spec.task, settings.root).model_copy(update={"full": None})
+    monkeypatch.setattr("a2rl.results.report.page.load_task", lambda *_: whole)
+    assert "the pipeline works" not in page_of(run, settings)
 
 
 def test_a_line_that_looks_like_a_header_is_still_a_line(settings: Settings) -> None:
