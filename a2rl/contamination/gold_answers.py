@@ -140,9 +140,8 @@ def _read(folder: Path, items: tuple[Asked, ...], dtype: Dtype | None) -> list[f
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    number_type = getattr(torch, dtype or ("float32" if device.type == "cpu" else "bfloat16"))
     tokenizer = load_tokenizer(folder)
-    model = load_model(folder).to(device, number_type).eval()
+    model = load_model(folder, dtype or ("float32" if device.type == "cpu" else "bfloat16")).to(device).eval()
     config = model.config.get_text_config()
     context, vocabulary = int(config.max_position_embeddings), int(config.vocab_size)
     rows = [_row(place, item, tokenizer, context) for place, item in enumerate(items)]

@@ -71,6 +71,14 @@ class SubmissionDeferredError(A2rlError):
     """The submission would have to wait: too many are copied or graded, or too many were refused."""
 
 
+class _RepeatedError(Exception):
+    """The request repeats one that was received before."""
+
+    def __init__(self, received: SubmissionReceived) -> None:
+        super().__init__()
+        self.received = received
+
+
 class _AlreadyResolvedError(Exception):
     """Another service has accepted or refused this submission meanwhile."""
 
@@ -100,8 +108,7 @@ class Submissions:
         """
         try:
             with self._lock:
-                if (known := self._received_before(request)) is not None:
-                    return self.queue.add(known)
+                _check_key(request, self._run.ledger.entries() if request.key else [])
                 if not (queues or self.queue.has_room):
                     raise SubmissionDeferredError("others are being graded")
                 self._check_path(request.model_path)
@@ -109,6 +116,8 @@ class Submissions:
         except InvalidSubmissionError as refusal:
             self.refuse_unreceived(request.model_path, str(refusal))
             raise
+        except _RepeatedError as repeated:
+            return self.queue.add(repeated.received)
         self._sources.freeze(pending.received.receipt, self._run.workspace, request.model_path)  # may take a while
         return pending
 
@@ -163,21 +172,6 @@ class Submissions:
                 mark_unneeded(self._run)
             sweep(self._run)
 
-    def _received_before(self, request: SubmitRequest) -> SubmissionReceived | None:
-        """Returns the submission that was received with the key of a request; None if there is none.
-
-        Raises:
-            InvalidSubmissionError: The key belongs to a different submission.
-        """
-        received = self._run.ledger.events(SubmissionReceived) if request.key else []
-        known = next((event for event in received if event.key == request.key), None)
-        if known is not None and (known.model_path, known.gpu) != (request.model_path, request.gpu):
-            raise InvalidSubmissionError(
-                f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a "
-                "new key for each submission"
-            )
-        return known
-
     def _accepted_before(self, received: SubmissionReceived) -> SubmissionAccepted | None:
         """Returns how a submission was accepted; None if it is open.
 
@@ -207,6 +201,7 @@ class Submissions:
 
     def _receipt(self, request: SubmitRequest, entries: list[Entry]) -> SubmissionReceived:
         """Checks deadline and quotas and returns the next receipt."""
+        _check_key(request, entries)  # again: another service may have received it meanwhile
         clock = self._run.clock
         if not events_of(entries, AgentStarted):
             raise BudgetSpentError("the run has not started")
@@ -307,6 +302,25 @@ class Submissions:
 
         with suppress(_AlreadyResolvedError):
             self._run.ledger.append_next(choose)
+
+
+def _check_key(request: SubmitRequest, entries: list[Entry]) -> None:
+    """Checks the key of a request.
+
+    Raises:
+        _RepeatedError: A submission was received with it before.
+        InvalidSubmissionError: The key belongs to a different submission.
+    """
+    received = events_of(entries, SubmissionReceived) if request.key else []
+    known = next((event for event in received if event.key == request.key), None)
+    if known is None:
+        return
+    if (known.model_path, known.gpu) != (request.model_path, request.gpu):
+        raise InvalidSubmissionError(
+            f"this Idempotency-Key belongs to another submission, that of {bounded(known.model_path, 200)}; use a new "
+            "key for each submission"
+        )
+    raise _RepeatedError(known)
 
 
 def _still_open(received: SubmissionReceived, entries: list[Entry]) -> list[Entry]:

@@ -9,13 +9,16 @@ from typing import Any
 from a2rl.core.errors import InvalidSubmissionError
 
 
-def load_model(folder: Path) -> Any:
-    """Loads a model in the type in which it is stored; quantised weights are dequantised where that works on a CPU.
+def load_model(folder: Path, dtype: str = "auto") -> Any:
+    """Loads a model; quantised weights are dequantised where transformers can do that on a CPU.
+
+    Args:
+        dtype: The type of numbers; `auto`: the one in which it is stored.
 
     Raises:
         InvalidSubmissionError: The folder lacks weights.
     """
-    model, missing = _load(folder, dtype="auto")
+    model, missing = _load(folder, dtype=dtype)
     if missing:
         raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
     return model
