@@ -146,6 +146,18 @@ def test_the_deadline_and_the_receipt_are_one_transaction(run: RunDir, settings:
     assert SubmissionReceived not in kinds[kinds.index(AgentEnded) :]
 
 
+def test_a_key_that_another_service_received_meanwhile_is_known(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = service_of(run, settings).submissions, service_of(run, settings).submissions
+    request = SubmitRequest("output/v1", key="k")
+    received = first.receive(request).received
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run.ledger), "entries", lambda *_: [])  # what the second one saw a moment before
+        assert second.receive(request).received == received
+    assert run.ledger.events(SubmissionReceived) == [received]
+
+
 def test_a_copy_cut_off_by_the_services_death_is_made_again(run: RunDir, settings: Settings, v1: str) -> None:
     service_of(run, settings).submissions.receive(V1)  # and then it is killed
     (run.checkpoints / ".incoming-half").mkdir()
