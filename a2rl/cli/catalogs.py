@@ -1,10 +1,14 @@
 """`a2rl agents`, `a2rl models` and `a2rl tasks`: what there is, and how to get or begin one."""
 
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, NamedTuple
 
 import typer
@@ -23,6 +27,9 @@ from a2rl.models.checkpoint import parameters_in
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.task_api.catalog import SKELETONS, check_name, find_task, load_task, tasks_here
+from a2rl.task_api.contract import place_in_task
+
+SLOW_S = 20.0
 
 agents_app = typer.Typer(invoke_without_command=True)
 
@@ -268,6 +275,23 @@ def new(
     say(f"  a2rl run --task {folder} --agent scripted --budget 2m")
 
 
+@contextmanager
+def _saying_where() -> Iterator[None]:
+    """Says every now and then which line of a task is at work, because it may never end."""
+
+    def say_where(_: int, frame: FrameType | None) -> None:
+        place = place_in_task(reversed([*traceback.walk_stack(frame)]))
+        say_aside(f"still at work{place and f' in {place}'}; Ctrl-C ends it", style="dim")
+
+    before = signal.signal(signal.SIGALRM, say_where)
+    signal.setitimer(signal.ITIMER_REAL, SLOW_S, SLOW_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @tasks_app.command()
 def check(
     task: Annotated[str, typer.Argument(help="A task as `--task` takes it: a folder, an id, or `PACKAGE:NAME`.")],
@@ -284,7 +308,7 @@ def check(
     settings = Settings.load()
     task_id = find_task(task, settings.root)
     nearest = nearest_variant(load_task(task_id, settings.root), variant or "mini", source)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _saying_where():
         looked_at = TaskCheck(task_id, settings.root, nearest, source, Path(scratch))
         failed = 0
         for each in looked_at.run():
@@ -294,6 +318,8 @@ def check(
                 failed += 1
                 say(f"     {each.problem}")
         if not failed:
+            for line in looked_at.example():
+                say(line)
             say(f"grading takes {looked_at.costs()}, besides the model")
         for line in looked_at.missing():
             say(line, style="dim")

@@ -18,6 +18,8 @@ def is_interactive(items: Any) -> bool:
 def asked(items: Any, row: Row, chat: bool) -> str | Chat:
     """Returns what the model is asked: a text, or a chat for a model with a chat template."""
     prompt: str | Chat = items.prompt(row)
+    if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(turn, dict) for turn in prompt))):
+        raise TypeError(f"prompt(row) must return a text or a chat, and not {prompt!r}")
     if chat:
         return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     return prompt if isinstance(prompt, str) else "\n\n".join(turn["content"] for turn in prompt) + "\n"
@@ -25,7 +27,8 @@ def asked(items: Any, row: Row, chat: bool) -> str | Chat:
 
 def stops(items: Any) -> tuple[str, ...]:
     """Returns the texts before which an answer, or a turn, ends."""
-    return ("\n",) if is_interactive(items) else tuple(getattr(items, "STOP", ()))
+    found = ("\n",) if is_interactive(items) else getattr(items, "STOP", ())
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def gold(items: Any, row: Row) -> str | None:

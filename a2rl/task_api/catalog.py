@@ -74,6 +74,8 @@ def find_task(name: str, root: Path) -> str:
     folder = Path(name).expanduser().resolve()
     if folder.parent in (root / "tasks", root / OWN):
         return find_task(folder.name, root)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; `a2rl tasks new NAME` makes a whole task")
     if missing := [file for file in FILES if not (folder / file).is_file()]:
         raise UsageError(f"{folder} is not a task: it has no {missing[0]}; `a2rl tasks new NAME` makes a whole one")
     check_name(folder.name, root)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.core.files import folder_digest, read_jsonl
+from a2rl.core.printable import printable
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
@@ -35,6 +36,8 @@ MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
 MOST_FOR_A_WORD = 10.0
 """The score, in points, that the same wrong word may reach everywhere; a judge likes some short answers."""
+MOST_SHOWN = 300
+"""The characters of a prompt that are shown: its end."""
 MOST_BY_CHANCE = 50.0
 """The score, in points, that the answers of other items may reach."""
 
@@ -98,10 +101,25 @@ class TaskCheck:
             f"{1000 * seconds / max(1, len(self.ids)):.2g} ms an answer, {peak / 2**20:.1f} MiB for all {len(self.ids)}"
         )
 
+    def example(self) -> list[str]:
+        """Returns what the first item asks and its right answer, in words; nothing for a judged task."""
+        model = _Silent()
+        _grade(self, model, self.ids[:1])
+        return [
+            line
+            for prompt, item in zip(model.asked, self.ids, strict=False)
+            for line in (f"item {item} asks: {_shown(prompt)}", f"its right answer: {_shown(self.gold[item])}")
+        ]
+
     def missing(self) -> list[str]:
         """Returns what the task does not have, and what that costs."""
         draws = isinstance(self.preparer, DrawingPreparer) and self.variant == "mini"
+        train, rows = self.visible / "train.jsonl", _rows(self.hidden / "eval.jsonl")
         parts = {
+            "without rows in train.jsonl, agents have no examples to learn from": not train.is_file() or _rows(train),
+            f"without its copies of items, the eval set has {len({*rows})} and not {len(rows)}; each copy counts": (
+                len({*rows}) == len(rows)
+            ),
             "without `draw` in prepare.py, the eval set is the same for all, and only its halves are secret": draws,
             "without twins, whether a model has learned the eval items by heart is not checked by its behaviour": (
                 draws or load_twins(self.task.id) is not None
@@ -178,10 +196,24 @@ def _steps(check: TaskCheck) -> str:
     return f"item {long[0]} needs {turns[long[0]]}, and `max_steps` is {most}" if long else ""
 
 
+def _rows(file: Path) -> list[str]:
+    """Returns the rows of a file without their ids; nothing if there is no such file."""
+    found = read_jsonl(file) if file.is_file() else []
+    return [json.dumps({key: row[key] for key in row if key != "id"}, sort_keys=True) for row in found]
+
+
+def _shown(prompt: Prompt) -> str:
+    text = prompt if isinstance(prompt, str) else "\n\n".join(message.content for message in prompt)
+    return printable(f"{'...' if len(text) > MOST_SHOWN else ''}{text[-MOST_SHOWN:]!r}")
+
+
 class _Silent(Sampler):
-    """A model that answers nothing."""
+    """A model that answers nothing, and notes what it is asked first."""
 
     has_chat_template = False
+
+    def __init__(self) -> None:
+        self.asked: list[Prompt] = []
 
     def room_after(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any] = NO_KWARGS) -> int:
         return 1 << 20
@@ -191,7 +223,8 @@ class _Silent(Sampler):
 
     def _end(self, conversation: Conversation[T]) -> T:
         try:
-            next(conversation)
+            first = next(conversation)
+            self.asked += [first] if isinstance(first, str | tuple) else []
             while True:
                 conversation.send(Completion("", "stop", 0, 0))
         except StopIteration as end:
@@ -200,11 +233,15 @@ class _Silent(Sampler):
 
 
 def _unanswered(check: TaskCheck) -> list[ItemResult]:
+    return _grade(check, _Silent(), check.ids)
+
+
+def _grade(check: TaskCheck, model: Sampler, ids: Sequence[str]) -> list[ItemResult]:
     grader: Any = check.grader
     if isinstance(grader, JudgedGrader):
-        return check.results(dict.fromkeys(check.ids, ""))
+        return check.results(dict.fromkeys(ids, ""))
     limits = check.task.variant(check.variant).limits
-    return list(grader.grade(_Silent(), check.hidden, check.ids, limits, check.task.choose({})))
+    return list(grader.grade(model, check.hidden, ids, limits, check.task.choose({})))
 
 
 def _low(graded: Callable[[TaskCheck], list[ItemResult]], most: float) -> Callable[[TaskCheck], str]:
@@ -243,7 +280,7 @@ def _by_item(check: TaskCheck) -> str:
     right = {each.id for each in results if each.verdict == "correct"}
     golden = {each.id for each in check.results(check.gold) if each.verdict == "correct"}
     expected = {each for each, text in outputs.items() if text != NO_IDEA} & golden
-    return "" if right == expected else "an answer is judged by its place and not by its item"
+    return "" if right == expected else "wrong answers count as right, or answers are judged by their places"
 
 
 def _alone(check: TaskCheck) -> str:
@@ -254,6 +291,8 @@ def _alone(check: TaskCheck) -> str:
             lacking = [name for name in names if name.partition(".")[0] in OURS]
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 lacking += [node.module] if _is_lacking(node.module.partition(".")[0], check.visible) else []
+            if isinstance(node, ast.ImportFrom) and node.level and path.parent == check.visible:
+                lacking.append("." * node.level + (node.module or ""))
             if lacking:
                 return f"{path.name} imports {lacking[0]}, which agents do not have"
     return ""

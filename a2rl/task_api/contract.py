@@ -6,9 +6,10 @@ agent.
 """
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import Field, ValidationError
@@ -389,13 +390,17 @@ def failure_text(error: BaseException) -> str:
     """Says what the code of a task raised, and in which line of which of its files."""
     if isinstance(error, A2rlError):
         return str(error)
-    places = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).startswith("tasks.")
-    ]
+    place = place_in_task(traceback.walk_tb(error.__traceback__))
     text = validation_message(error) if isinstance(error, ValidationError) else str(error)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        text, places = error.msg, [(error.filename, error.lineno)]
-    place = f"{Path(places[-1][0]).name}, line {places[-1][1]}: " if places else ""
-    return printable(f"{place}{type(error).__name__}: {' '.join(text.split())}")
+        text, place = error.msg, f"{Path(error.filename).name}, line {error.lineno}"
+    return printable(f"{place}{place and ': '}{type(error).__name__}: {' '.join(text.split())}")
+
+
+def place_in_task(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Says which line of which file of a task is the last of these; nothing if none is of a task."""
+    place = ""
+    for frame, line in frames:
+        if str(frame.f_globals.get("__name__")).startswith("tasks."):
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+    return place

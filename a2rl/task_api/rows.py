@@ -13,6 +13,7 @@ It may also have `STOP`, the texts before which an answer ends (an environment's
 A model with a chat template is asked `prompt`'s text as the user's message.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -53,21 +54,49 @@ def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row
         hidden: The same.
 
     Raises:
-        TaskDefinitionError: A row is in both.
+        TaskDefinitionError: A row is in both, or no dict, or two rows of the eval set have the same id.
     """
     if shared := {str(row) for row in train} & {str(row) for row in evaluation}:
         raise TaskDefinitionError(
             f"rows are in the training data and in the eval set: keep each in one of them; there are {len(shared)}, "
             f"such as {min(shared)}"
         )
-    write_jsonl(visible / TRAIN, (dict(row) for row in train))
+    write_jsonl(visible / TRAIN, map(_fields, train))
     write_eval_rows(evaluation, hidden)
     hand_out(visible, items, handed_out)
 
 
 def write_eval_rows(rows: Sequence[Row], hidden: Path) -> None:
-    """Writes an eval set; for `draw`, see `a2rl.task_api.contract.DrawingPreparer`."""
-    write_jsonl(hidden / EVAL, (dict(row) for row in rows))
+    """Writes an eval set; for `draw`, see `a2rl.task_api.contract.DrawingPreparer`.
+
+    Raises:
+        TaskDefinitionError: A row is no dict, or two rows have the same id.
+    """
+    write_jsonl(hidden / EVAL, map(_fields, rows))
+    for item, count in Counter(str(row.get("id", place)) for place, row in enumerate(rows)).items():
+        if count > 1:
+            raise TaskDefinitionError(
+                f"{count} rows of the eval set have the `id` {item}: give each its own, or leave `id` out"
+            )
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        raise TaskDefinitionError(f"a row must be a dict, and not {row!r}")
+    return dict(row)
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} a number from 0 to 1, and not {value!r}") from None
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} a text, and not {value!r}")
+    return value
 
 
 class RowsGrader:
@@ -85,7 +114,16 @@ class RowsGrader:
             items: The task's `items.py`.
             rewards: Returns what many answers earn, where that is not `items.reward`.
             answer_shown: The most characters of an answer that a result shows: its end.
+
+        Raises:
+            TaskDefinitionError: `items.py` lacks a function.
         """
+        wanted = () if rewards or is_interactive(items) else ("prompt", "reward")
+        if lacking := [name for name in wanted if not hasattr(items, name)]:
+            raise TaskDefinitionError(
+                f"items.py has no function `{lacking[0]}`: it needs `prompt(row)` and `reward(row, answer)`, or the "
+                "class `Environment`"
+            )
         self.items, self.answer_shown = items, answer_shown
         self.rewards = rewards or self._own_rewards
 
@@ -146,7 +184,7 @@ class RowsGrader:
         values: list[Reward] = []
         for row, answer in answered:
             try:
-                values.append(float(self.items.reward(row, answer)))
+                values.append(_number(self.items.reward(row, answer), "reward(row, answer) must return"))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the task raises is its failure
                 values.append(error)
         return values
@@ -157,15 +195,17 @@ class RowsGrader:
         try:
             environment = self.items.Environment(row)
             for part in ENVIRONMENT:
-                getattr(environment, part)
-            text = environment.prompt
+                if callable(getattr(environment, part)) != (part == "write"):
+                    raise TypeError(f"`{part}` of Environment must be {'a' if part == 'write' else 'no'} method")
+            text = _text(environment.prompt, "`prompt` of Environment must be")
             while not environment.done and len(turns) < steps and not cut:
                 completion = yield as_prompt(text)
                 tokens, cut = tokens + completion.tokens, completion.prompt_tokens >= room
                 if not cut:
                     turns.append(completion.text.strip())
-                    text += f"{completion.text}\n{environment.write(turns[-1])}"
-            return self._result(item, float(environment.reward), "\n".join(turns), tokens, cut)
+                    text += f"{completion.text}\n{_text(environment.write(turns[-1]), 'write(turn) must return')}"
+            reward = _number(environment.reward, "`reward` of Environment must be")
+            return self._result(item, reward, "\n".join(turns), tokens, cut)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - as above
             return self._result(item, error, "", tokens, cut)
 

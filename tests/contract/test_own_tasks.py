@@ -5,16 +5,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import tasks
+from a2rl.cli import catalogs
 from a2rl.cli.catalogs import new
 from a2rl.config.plan import cells_of
 from a2rl.config.suite import Suite
 from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import code_of
+from a2rl.handout.rows import stops
 from a2rl.sampling import Prompt
 from a2rl.scoring.score import summarise
 from a2rl.task_api.catalog import SKELETONS, find_task, load_grader, load_task, own_task_ids, task_folder, tasks_here
@@ -103,6 +106,8 @@ def test_names_that_a_task_cannot_have_are_said(root: Path, tmp_path: Path, name
 def test_a_folder_that_is_no_task_is_said(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no task\.py; `a2rl tasks new"):
         find_task(str(tmp_path), root)
+    with pytest.raises(UsageError, match=f"there is no folder {tmp_path}/sums; `a2rl tasks new"):
+        find_task(f"{tmp_path}/sums", root)
 
 
 @pytest.mark.parametrize("text", ["1 / 0", "TASK = 3", "import nowhere", "TASK = (", "exit(3)"])
@@ -123,6 +128,10 @@ def test_a_task_that_cannot_be_loaded_is_said_and_not_listed(root: Path, tmp_pat
         ("prepare.py", "write_rows(items", "exit(3); (items", r"prepare\.py, line 24: SystemExit: 3"),
         ("prepare.py", "write_rows(items", "open('my.csv'); (items", r"prepare\.py, line 24: FileNotFoundError"),
         ("prepare.py", 'rows(1, "eval", 200)', 'rows(0, "train", 2000)', "keep each in one of them; there are 2000"),
+        ("prepare.py", 'rows(1, "eval", 200)', '[["a", "b"]]', r"a row must be a dict, and not \['a', 'b'\]"),
+        ("prepare.py", 'rows(0, "train", 2000)', '["a"]', "a row must be a dict, and not 'a'"),
+        ("prepare.py", '{"question"', '{"id": a, "question"', r"rows of the eval set have the `id` \d\d: give each"),
+        ("items.py", "def reward", "def rewards", "no function `reward`: it needs .* or the class `Environment`"),
     ],
 )
 def test_code_of_a_task_that_fails_is_said_with_its_line(
@@ -144,6 +153,16 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         ("static", "items.py", "float(", "exit(3) or (", "items.py, line 11: SystemExit: 3"),
         ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
         ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
+        ("static", "items.py", "STOP", "from .task import TASK\nSTOP", "items.py imports .task, which agents do not"),
+        ("static", "items.py", "return float(", "float(", "reward(row, answer) must return a number from 0 to 1"),
+        ("static", "items.py", "return f", "f", "prompt(row) must return a text or a chat, and not None"),
+        ("static", "items.py", "answer.strip() ==", "'' <", "wrong answers count as right, or answers are judged by"),
+        ("interactive", "items.py", "self.prompt =", "self.prompt = 3, ", "`prompt` of Environment must be a text"),
+        ("interactive", "items.py", 'return "Right."', "return", "write(turn) must return a text, and not None"),
+        ("static", "items.py", "return f", "return {}, f", "prompt(row) must return a text or a chat, and not ({}"),
+        ("static", "items.py", "return f", "return list(row) or f", "prompt(row) must return a text or a chat"),
+        ("interactive", "items.py", "self.prompt", "self.done = print; self.prompt", "`done` of Environment must be"),
+        ("interactive", "items.py", "True, 1.0", "True, None", "`reward` of Environment must be a number from 0 to 1,"),
         ("static", "items.py", "float(", "0.2 or (", "they score 20.0; the most that is allowed is 0"),
         ("interactive", "items.py", ', self.invalid = row["number"], False, 0.0, 0', ' = row["number"], False, 0.0',
          "'Environment' object has no attribute 'invalid'"),
@@ -158,6 +177,32 @@ def test_a_failed_check_says_what_is_wrong_with_which_item(
     folder = changed_task(tmp_path / "sums", file, old, new, kind)
     check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
     assert said in "\n".join(each.problem for each in check.run())
+
+
+def test_notes_say_what_the_first_item_asks_and_what_is_odd(root: Path, tmp_path: Path) -> None:
+    folder = changed_task(tmp_path / "sums", "prepare.py", 'rows(0, "train", 2000)', "[]")
+    text = (folder / "prepare.py").read_text()
+    (folder / "prepare.py").write_text(text.replace('rows(1, "eval", 200)', 'rows(1, "eval", 100) * 2'))
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+    assert check.example() == [r"item 0 asks: 'Question: What is 27 + 82?\nAnswer:'", "its right answer: '109'"]
+    notes = "\n".join(check.missing())
+    assert "without rows in train.jsonl" in notes
+    assert "without its copies of items, the eval set has 100 and not 200" in notes
+
+
+def test_a_task_that_takes_long_is_said_with_its_line(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr(catalogs, "SLOW_S", 0.1)
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(settings.root / "data/tasks")])
+    folder = changed_task(tmp_path / "sums", "items.py", "    return float", "    sum(range(9**5))\n    return float")
+    catalogs.check(str(folder))
+    assert "still at work in items.py, line 11; Ctrl-C ends it" in capsys.readouterr().err
+
+
+def test_a_stop_may_be_one_text() -> None:
+    assert stops(SimpleNamespace(STOP="END")) == ("END",)
 
 
 def test_somebody_elses_task_is_not_found_by_its_id(root: Path) -> None:
@@ -202,11 +247,17 @@ print(json.dumps(prompts))
 """
 
 
-@pytest.mark.parametrize("kind", ["static", "interactive"])
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        ("static", "row['question']", "row.pop('question')"),
+        ("interactive", 'row["number"], False', 'row.pop("number"), False'),
+    ],
+)
 def test_the_scripted_agent_learns_what_the_grader_asks(
-    root: Path, tmp_path: Path, repository: Path, kind: str
+    root: Path, tmp_path: Path, repository: Path, kind: str, old: str, new: str
 ) -> None:
-    task_id = find_task(str(own_task(tmp_path / "sums", kind)), root)
+    task_id = find_task(str(changed_task(tmp_path / "sums", "items.py", old, new, kind)), root)
     check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
     agent = repository / "agents" / "scripted"
     command = [sys.executable, "-c", ROUTE, str(check.visible)]

@@ -3,6 +3,7 @@
 A task that has no route of its own is learned so; see a2rl/task_api/rows.py for what `items.py` says.
 """
 
+import copy
 import random
 from typing import Any
 
@@ -48,7 +49,7 @@ class Route(BaseRoute):
         from episodes import OneTurn
         from rows import asked
 
-        row = self.rows[name]
+        row = copy.deepcopy(self.rows[name])  # an environment may change its row
         if self.interactive:
             return self.items.Environment(row)
         return OneTurn(asked(self.items, row, self.chat), lambda answer: float(self.items.reward(row, answer)))
