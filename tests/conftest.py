@@ -9,6 +9,8 @@ import pytest
 
 from a2rl.core import secrets
 from a2rl.core.settings import Settings
+from a2rl.grading import receiving
+from a2rl.grading.submission_checks import check_files
 from a2rl.run.directory import RunDir
 from tests.run_maker import REPOSITORY, checkout, make_run
 from tests.small_model import build_base_model
@@ -46,6 +48,12 @@ def settings(tmp_path: Path) -> Settings:
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real Qwen3 checkpoint of 20 kB with a BPE tokenizer. It is shared: copy it before you change it."""
     return build_base_model(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture
+def checks_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks submissions in the test's own process, which is faster. test_caps.py tests the process of its own."""
+    monkeypatch.setattr(receiving, "check_apart", lambda _settings, folder, required: check_files(folder, required))
 
 
 @pytest.fixture

@@ -16,22 +16,27 @@ import pytest
 
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.sampling import Message, Prompt
-from a2rl.task_api.catalog import load_grader, load_preparer, load_task
+from a2rl.task_api.catalog import load_grader, load_task
 from tasks.alfworld.prompts import repaired
 from tests.fake_sampler import FakeSampler
+from tests.mini_data import prepare_mini
 
 ITEMS = 6
 AGENT = """
-import json, sys
+import json, os, sys, torch
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from routes import Setting, load_route
-task, data, chat, meta = sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "chat", json.loads(sys.argv[5])
-setting = Setting(data, SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
-setting.room_after = lambda prompt: 100_000 - len(str(prompt))
-route = load_route(task, setting)
-print(json.dumps([route.environment(name).prompt for name in route.names]))
+for task, data, chat, meta in json.loads(sys.argv[2]):
+    if child := os.fork():  # each task has its own module `prompts`
+        assert os.waitpid(child, 0)[1] == 0
+        continue
+    setting = Setting(Path(data), SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
+    setting.room_after = lambda prompt: 100_000 - len(str(prompt))
+    route = load_route(task, setting)
+    print(json.dumps([route.environment(name).prompt for name in route.names]), flush=True)
+    sys.exit()
 """
 
 
@@ -105,21 +110,38 @@ def as_json(prompt: Prompt) -> str:
     return json.dumps([{"role": each.role, "content": each.content} for each in prompt if isinstance(each, Message)])
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-@pytest.mark.parametrize("examples", [False, True], ids=["without examples", "with examples"])
-@pytest.mark.parametrize("task", SHARED)
-def test_the_agent_trains_with_the_graders_prompts(
-    task: str, examples: bool, chat: bool, tmp_path: Path, repository: Path
-) -> None:
-    visible, hidden = tmp_path / "data", tmp_path / "hidden"
-    visible.mkdir()
-    hidden.mkdir()
-    load_preparer(task).prepare("mini", None, visible, hidden)
-    SHARED[task](visible, hidden)
-    if examples:
-        show_examples(visible, hidden)
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
+    """The data of each task, without and with examples."""
+    found: dict[tuple[str, bool], Path] = {}
+    for task in SHARED:
+        plain, shown = (tmp_path_factory.mktemp(task) / name for name in ("plain", "shown"))
+        visible, hidden = prepare_mini(task, plain)
+        SHARED[task](visible, hidden)
+        shutil.copytree(plain, shown)
+        show_examples(shown / "visible", shown / "hidden")
+        found |= {(task, False): plain, (task, True): shown}
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(folders: Mapping[tuple[str, bool], Path], repository: Path) -> dict[tuple[str, bool, bool], set[str]]:
+    """The prompts of the scripted agent for each task, without and with examples, as text and as a chat."""
+    cases = [(task, examples, chat) for task, examples in folders for chat in (False, True)]
+    settings = [
+        (task, str(folders[task, examples] / "visible"), chat, meta_of(task, repository))
+        for task, examples, chat in cases
+    ]
+    command = [sys.executable, "-c", AGENT, str(repository / "agents" / "scripted"), json.dumps(settings)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    answers = [{json.dumps(prompt) for prompt in json.loads(line)} for line in ended.stdout.splitlines()]
+    return dict(zip(cases, answers, strict=True))
+
+
+def meta_of(task: str, repository: Path) -> dict[str, object]:
     limits = load_task(task, repository).variant("mini").limits
-    meta = {
+    return {
         "seed": 0,
         "variant": "mini",
         "max_new_tokens": limits.max_new_tokens,
@@ -127,9 +149,18 @@ def test_the_agent_trains_with_the_graders_prompts(
         "chat_template_kwargs": {},
         "options": {"prompts": "repaired"},
     }
-    agent = repository / "agents" / "scripted"
-    command = [sys.executable, "-c", AGENT, agent, task, visible, "chat" if chat else "text", json.dumps(meta)]
-    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended.returncode == 0, ended.stderr
-    asked = {json.dumps(prompt) for prompt in json.loads(ended.stdout)}
-    assert asked == graders_prompts(task, hidden, repository, chat)
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
+@pytest.mark.parametrize("examples", [False, True], ids=["without examples", "with examples"])
+@pytest.mark.parametrize("task", SHARED)
+def test_the_agent_trains_with_the_graders_prompts(
+    task: str,
+    examples: bool,
+    chat: bool,
+    folders: Mapping[tuple[str, bool], Path],
+    trained: Mapping[tuple[str, bool, bool], set[str]],
+    repository: Path,
+) -> None:
+    hidden = folders[task, examples] / "hidden"
+    assert trained[task, examples, chat] == graders_prompts(task, hidden, repository, chat)

@@ -43,6 +43,8 @@ from a2rl.run.rules import DEFAULT_SUBMISSIONS, MAX_WAITING
 from tests.run_maker import FakePool, submit_checkpoint, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
 
+pytestmark = pytest.mark.usefixtures("checks_in_process")
+
 V1, V2 = SubmitRequest("output/v1"), SubmitRequest("output/v2", key="2")
 
 

@@ -32,6 +32,8 @@ from tests.run_maker import (
 )
 from tests.small_model import build_base_model, trained_copy
 
+pytestmark = pytest.mark.usefixtures("checks_in_process")
+
 SUBMISSIONS = 6
 
 
