@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
+from a2rl.agent_systems.transcripts import formats
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.files import StrictModel, read_text, validation_message
 
@@ -38,6 +39,12 @@ def _known_names(text: str) -> str:
 
 def _one_or_more(value: object) -> object:
     return (value,) if isinstance(value, str) else value
+
+
+def _known_format(name: str) -> str:
+    if name not in formats():
+        raise ValueError(str(unknown_name("transcript format", name, formats())))
+    return name
 
 
 Text = Annotated[str, AfterValidator(_known_names)]
@@ -66,7 +73,7 @@ class Install(StrictModel):
 class TranscriptSource(StrictModel):
     """Where an agent system writes its transcript, and in which format."""
 
-    format: str
+    format: Annotated[str, AfterValidator(_known_format)]
     """The name of a module in a2rl/agent_systems/transcripts, with hyphens instead of underscores."""
     sources: OneOrMore = Field(default=(STDOUT,), alias="from")
     """`stdout`, or patterns of files in its HOME. Files are read before stdout."""

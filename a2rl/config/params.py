@@ -2,9 +2,10 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import yaml
-from pydantic import Field, NonNegativeFloat, ValidationError
+from pydantic import AfterValidator, Field, NonNegativeFloat, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.preset import FamilyRule
@@ -52,6 +53,12 @@ class TokenPrices(StrictModel):
     """Of tokens that stay in the cache for an hour; as `cache_write` unless given."""
 
 
+def _as_written(suite: Suite) -> Suite:
+    if problem := suite.without_effect():
+        raise ValueError(problem)
+    return suite
+
+
 class Params(StrictModel):
     """The content of params.yaml."""
 
@@ -67,7 +74,7 @@ class Params(StrictModel):
     """Who signs the heads of ledgers, and where they are published."""
     prices: dict[str, TokenPrices] = Field(default_factory=dict)
     """Prices of drivers by name, for those that the package genai-prices does not know or that cost something else."""
-    suites: dict[str, Suite]
+    suites: dict[str, Annotated[Suite, AfterValidator(_as_written)]]
 
     def judge_for(self, task: Task, variant: Variant, name: str | None = None) -> JudgeParams | None:
         """Returns the judge for a task's answers; None if the task needs no judge or has its own.

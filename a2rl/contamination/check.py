@@ -239,7 +239,8 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
         yield _not_checked(f"{what}, because {why}.")
         return
     models = (found.checkpoint, evidence.base_model)
-    gap = gap_between(*measure(models, seen, fresh, run.root / FOLDER, settings, device), found.twins.of)
+    kwargs = run.spec.generation.chat_template_kwargs
+    gap = gap_between(*measure(models, seen, fresh, run.root / FOLDER, settings, kwargs, device), found.twins.of)
     if gap is None:
         yield _not_checked(f"{what}, because there are too few.")
         return

@@ -25,7 +25,7 @@ from a2rl.linux.gpus import CPU
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.models.loading import load_model, load_tokenizer
 from a2rl.run.spec import RunSpec
-from a2rl.sampling import Prompt
+from a2rl.sampling import NO_KWARGS, Prompt
 from a2rl.sampling.engine_params import Dtype, computing_type
 from a2rl.task_api.catalog import load_grader
 
@@ -49,6 +49,8 @@ class GoldJob(FrozenModel):
     models: tuple[Path, ...]
     """The base model is the last one. As in grading, it decides the type of numbers that all are computed in."""
     items: tuple[Asked, ...]
+    chat_template_kwargs: dict[str, Any]
+    """See `a2rl.sampling.SamplingParams`."""
 
 
 class GoldResult(FrozenModel):
@@ -87,6 +89,7 @@ def measure(
     fresh: Sequence[Asked],
     folder: Path,
     settings: Settings,
+    chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
     device: str = CPU,
 ) -> Gains:
     """Reads the gold answers with both models, in a process of its own. An existing result is used again.
@@ -97,7 +100,8 @@ def measure(
     Raises:
         InfrastructureError: It could not be done on this machine, or not in time.
     """
-    job, result = GoldJob(models=models, items=(*seen, *fresh)), folder / f"{models[0].name}-gold.json"
+    job = GoldJob(models=models, items=(*seen, *fresh), chat_template_kwargs=dict(chat_template_kwargs))
+    result = folder / f"{models[0].name}-gold.json"
     if not result.is_file():
         given, log = result.with_suffix(".job"), result.with_suffix(".log")
         write_model(given, job)
@@ -131,11 +135,11 @@ def main() -> None:
     die_with_parent()
     job = read_model(Path(sys.argv[1]), GoldJob)
     dtype = computing_type("auto", job.models[-1])
-    values = tuple(tuple(_read(model, job.items, dtype)) for model in job.models)
+    values = tuple(tuple(_read(model, job, dtype)) for model in job.models)
     write_model(Path(sys.argv[2]), GoldResult(values=values))
 
 
-def _read(folder: Path, items: tuple[Asked, ...], dtype: Dtype | None) -> list[float]:
+def _read(folder: Path, job: GoldJob, dtype: Dtype | None) -> list[float]:
     """Returns the log-probability of each answer by one model, in nats for each character."""
     import torch
 
@@ -144,24 +148,24 @@ def _read(folder: Path, items: tuple[Asked, ...], dtype: Dtype | None) -> list[f
     model = load_model(folder, dtype or ("float32" if device.type == "cpu" else "bfloat16")).to(device).eval()
     config = model.config.get_text_config()
     context, vocabulary = int(config.max_position_embeddings), int(config.vocab_size)
-    rows = [_row(place, item, tokenizer, context) for place, item in enumerate(items)]
-    values = [0.0] * len(items)
+    kwargs = job.chat_template_kwargs
+    rows = [_row(place, item, tokenizer, kwargs, context) for place, item in enumerate(job.items)]
+    values = [0.0] * len(rows)
     with torch.inference_mode():
         reader = _Reader(model, rows)
         for batch in _batches(rows, vocabulary):
             for row, value in zip(batch, reader.log_probabilities(batch), strict=True):
-                values[row.place] = value / max(1, len(items[row.place].answer))
+                values[row.place] = value / max(1, len(job.items[row.place].answer))
     return values
 
 
-def _row(place: int, item: Asked, tokenizer: Any, context: int) -> Row:
+def _row(place: int, item: Asked, tokenizer: Any, chat_template_kwargs: Mapping[str, Any], context: int) -> Row:
     """Returns an item in tokens; a prompt that is too long for the context loses its beginning."""
-    if isinstance(item.prompt, str):
-        prompt = list(tokenizer(item.prompt)["input_ids"])
-    else:
-        turns = [{"role": role, "content": content} for role, content in item.prompt]
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        prompt = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    from a2rl.sampling.decoder import prompt_tokens
+
+    said = item.prompt
+    asked = said if isinstance(said, str) else [{"role": role, "content": content} for role, content in said]
+    prompt = prompt_tokens(tokenizer, asked, chat_template_kwargs)
     is_open = isinstance(item.prompt, str) and item.prompt and not item.prompt[-1].isspace()
     text = f" {item.answer}" if is_open and not item.answer[:1].isspace() else item.answer
     answer = list(tokenizer(text, add_special_tokens=False)["input_ids"])[: context - 1]

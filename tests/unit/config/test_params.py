@@ -44,6 +44,11 @@ def test_the_repositorys_params_are_valid_and_their_tasks_exist(repository: Path
         ({"suites": {"smoke": {"tasks": ["gsm8k"], "agents": ["noop"], "seds": [1]}}}, r"suites\.smoke\.seds"),
         ({"suites": {"smoke": {"tasks": ["gsm8k"]}}}, r"suites\.smoke\.agents"),
         ({"suites": {"smoke": {"tasks": ["gsm8k"], "agents": [], "mode": "wild"}}}, r"suites\.smoke\.mode"),
+        ({"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "budgets": {"gms8k": "1h"}}}}, "budgets has gms8k"),
+        (
+            {"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "exclude": [{"agent": ["noops", "x"]}]}}},
+            "exclude leaves out nothing with agent noops or x",
+        ),
     ],
 )
 def test_a_wrong_key_or_value_is_refused_by_its_name(

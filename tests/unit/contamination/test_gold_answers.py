@@ -183,7 +183,10 @@ def test_a_model_with_a_chat_template_is_asked_in_a_chat(settings: Settings, bas
     draw("any", tmp_path)
     items = asked_items(spec(), chatty, tmp_path, ["0", "1"], settings.root)
     assert [each[0][0] for each in cast(Any, [item.prompt for item in items])] == ["user", "user"]
-    assert set(measure((chatty, chatty), items, [], tmp_path, settings).seen.values()) == {0.0}
+    needs = "{% if not tone %}{{ raise_exception('no tone') }}{% endif %}"
+    edit_json(chatty / "tokenizer_config.json", chat_template=CHAT_TEMPLATE + needs)
+    gains = measure((chatty, chatty), items, [], tmp_path, settings, {"tone": "calm"})
+    assert set(gains.seen.values()) == {0.0}
 
 
 def test_a_task_without_fresh_items_is_not_checked_and_says_so(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_only_names_of_the_list_are_looked_up(root: Path, name: str) -> None:
         ('title: x\nstart: ["true"]\nenv: {A: [1]}\n', "env"),
         ('title: x\nstart: ["{prompt.x}"]\n', "unknown placeholder"),
         ('title: x\nstart: ["{prompt[x]}"]\n', "unknown placeholder"),
+        ("title: x\nstart: [x]\ntranscript: {format: claude-cod}\n", "no transcript format 'claude-cod'"),
         ("title: x\nstart: []\n", "start"),
         ("title: 2024-13-45\n", "month must be in 1..12"),
     ],
