@@ -241,6 +241,24 @@ def edited_result(scene: Scene) -> None:
     scene.record(improvement=90.0, improvement_ci=[80.0, 95.0], verdict="improved")
 
 
+def result_without_score(scene: Scene) -> None:
+    """The record has an improvement, but no final score from which it could follow."""
+    scene.record(final=None, improvement=90.0, improvement_ci=[80.0, 95.0], verdict="improved")
+
+
+def other_time(scene: Scene) -> None:
+    """The agent took another time, in the record alone."""
+    edit_json(scene.run.record_path("execute"), elapsed_s=0.001)
+
+
+def unsigned_end(scene: Scene) -> None:
+    """The entries after the first signature are others, in a future in which no signature is missing yet."""
+    path, years = scene.run.root / SIGNATURES, 10 * 365 * DAY_S
+    signed = json.loads(first := path.read_text().splitlines()[0])["seq"]
+    scene.events(lambda rows: [*rows[:signed], *((at + years, kind, fields) for at, kind, fields in rows[signed:])])
+    path.write_text(first + "\n")
+
+
 def edited_ledger_score(scene: Scene) -> None:
     """The scores are better, in the ledger alone."""
     scene.event("graded", lambda fields: fields["result"].update(score=100.0))
@@ -448,6 +466,7 @@ def replaced_report(scene: Scene) -> None:
 
 FORGERIES: tuple[Forgery, ...] = (
     new_chain, moved_times, cut_off, better_private_score, better_public_score, edited_result, edited_ledger_score,
+    result_without_score, other_time, unsigned_end,
     dropped_items, dropped_baseline_items, other_baseline, swapped_checkpoint, swapped_checkpoint_and_digest,
     other_base_model, other_data, other_split, longer_budget, removed_refusal, deleted_submission, raised_validity,
     edited_log, removed_log, edited_code, rewritten_code, replaced_report, edited_mlflow_metric,

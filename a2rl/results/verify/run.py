@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.anchor.signatures import Head, check_signatures, load_public_key
+from a2rl.anchor.signatures import PENDING_S, Head, check_signatures, load_public_key
 from a2rl.anchor.signing import SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
@@ -50,6 +50,7 @@ from a2rl.run.events import (
     ValidityDecided,
 )
 from a2rl.run.failure import why_no_result
+from a2rl.run.inputs import is_of_others
 from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord, judge_record, verdict_of
 from a2rl.task_api.data import can_draw, drawn_digest
@@ -63,10 +64,12 @@ def check_records(run: RunDir) -> None:
     if record is None:
         return
     _check_account(run, record)
+    best = best_submission(run.ledger)
+    if record.final is None:
+        _check_no_result(record, best is not None)
     if record.verdict == "failed" and record.final is None:
         _check_failure(run, record)
         return
-    best = best_submission(run.ledger)
     strict = run.spec.protocol == "strict"
     known = next((each.private if strict else each.public for each in run.ledger.events(BaselineKnown)), None)
     require(record.baseline == known, "the record's baseline is not the ledger's")
@@ -74,18 +77,21 @@ def check_records(run: RunDir) -> None:
         record.submission_id == (best.submission.submission_id if best else None),
         "the record names a different best submission than the ledger",
     )
-    if best:
-        require(
-            record.public is not None and record.public.score == best.score.score,
-            "the record's public score is not the ledger's",
-        )
+    if best is None or record.final is None:
+        require(record.final is None, "the record has a result, but the ledger has no submission with a score")
+        return
+    require(
+        record.public is not None and record.public.score == best.score.score,
+        "the record's public score is not the ledger's",
+    )
     private = run.ledger.events(PrivateGraded)
-    if strict and record.final is not None:
+    if strict:
         require(
             len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
         )
-    if best and record.final is not None:
-        _check_improvement(run, record, best.submission.weights_digest)
+    else:
+        require(same(record.final.score, best.score.score), "the record's final score is not the ledger's")
+    _check_improvement(run, record, best.submission.weights_digest)
 
 
 def _check_execute(run: RunDir) -> None:
@@ -96,14 +102,26 @@ def _check_execute(run: RunDir) -> None:
     ended = run.ledger.events(AgentEnded)
     require(bool(ended), "the record says how the agent ended, but the ledger does not")
     require(record.ended == ended[-1].reason, f"the agent ended as {ended[-1].reason}, the record says {record.ended}")
-    same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
-    require(same, "the record gives another reason for the agent's end than the ledger")
+    is_same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
+    require(is_same, "the record gives another reason for the agent's end than the ledger")
+    require(same(record.elapsed_s, ended[-1].elapsed_s), "the record gives another time for the agent than the ledger")
+    tokens = record.usage.tokens if record.usage else None
+    used = (record.elapsed_s, record.cost_usd, tokens, record.seen.tokens if record.seen else None)
+    require(all(each is None or each >= 0 for each in used), "the record has a negative time, cost or number of tokens")
     accepted = len(run.ledger.events(SubmissionAccepted))
     require(
         record.submissions == accepted, f"the record counts {record.submissions} submissions, the ledger {accepted}"
     )
     refused = sum(event.count for event in run.ledger.events(SubmissionRefused))
     require(record.refused == refused, f"the record counts {record.refused} refusals, the ledger {refused}")
+
+
+def _check_no_result(record: GradeRecord, has_best: bool) -> None:
+    """Checks that a record without a result claims none."""
+    require(record.verdict in {"failed", "no submission"}, f"the record says {record.verdict!r}, but has no result")
+    require(record.verdict == "failed" or not has_best, "the record has no result, but the ledger has a submission")
+    figures = (record.public, record.improvement, record.improvement_ci, record.cross_fitted, record.submission_id)
+    require(not any(each is not None for each in figures), "the record has no result, but figures of one")
 
 
 def _check_failure(run: RunDir, record: GradeRecord) -> None:
@@ -344,7 +362,8 @@ def _check_chain(run: RunDir) -> str:
 
 
 def _check_signed(run: RunDir, trust: Trust) -> str:
-    found = check_signatures(run, trust.keys)
+    # Of a run of others, the end is as old as they say. Here, a new entry may still wait for its signature.
+    found = check_signatures(run, trust.keys, pending_s=0.0 if is_of_others(run) else PENDING_S)
     if not found:
         raise NotCheckedError("the run is not signed, so whoever can write its files could have rewritten all of them")
     if trust.history is not None:

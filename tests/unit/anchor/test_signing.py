@@ -134,6 +134,9 @@ def test_old_entries_that_nobody_signed_are_found(run: RunDir, signer: Signer) -
     check_signatures(run, {signer.key_id})
     with pytest.raises(IntegrityError, match="entries 4 to 4 are not signed"):
         check_signatures(run, {signer.key_id}, now=run.ledger.rows()[-1].at + 600)
+    for more in ({"now": run.ledger.rows()[-1].at - 600}, {"pending_s": 0.0}):  # it comes from the future, or others
+        with pytest.raises(IntegrityError, match="entries 4 to 4 are not signed"):
+            check_signatures(run, {signer.key_id}, **more)
 
 
 def test_half_a_line_of_a_killed_process_is_replaced(run: RunDir, signer: Signer) -> None:

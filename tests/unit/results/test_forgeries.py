@@ -17,12 +17,15 @@ from tests.forgeries import (
     moved_times,
     new_chain,
     other_baseline,
+    other_time,
     removed_refusal,
     removed_signatures,
     replaced_report,
     replaced_signatures,
     replayed_signatures,
+    result_without_score,
     swapped_checkpoint_and_digest,
+    unsigned_end,
 )
 from tests.forgery_table import Noticed, forge, noticed
 
@@ -51,12 +54,18 @@ def test_at_least_twenty_forgeries_each_say_what_they_are() -> None:
 CONSISTENT = (
     new_chain, moved_times, cut_off, better_private_score, other_baseline, swapped_checkpoint_and_digest,
     removed_refusal, deleted_submission, edited_log, removed_signatures, replaced_signatures, replayed_signatures,
+    unsigned_end,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("forgery", CONSISTENT, ids=[each.__name__ for each in CONSISTENT])
 def test_no_forgery_without_the_key_passes_the_signatures(original: Original, forgery: Forgery, tmp_path: Path) -> None:
     assert look(original, forgery, "consistent", tmp_path).signature
+
+
+@pytest.mark.parametrize("forgery", [result_without_score, other_time], ids=lambda each: each.__name__)
+def test_a_record_has_nothing_that_the_ledger_does_not(original: Original, forgery: Forgery, tmp_path: Path) -> None:
+    assert look(original, forgery, "consistent", tmp_path).verify == ("the records follow from the ledger",)
 
 
 FOR_THE_KEY = (new_chain, moved_times, cut_off, better_private_score, deleted_submission)
