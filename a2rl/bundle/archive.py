@@ -15,15 +15,15 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from a2rl import __version__
 from a2rl.core.errors import UsageError
-from a2rl.core.files import StrictModel, file_digest, machine_failure, validation_message
+from a2rl.core.files import MACHINE_ERRORS, StrictModel, file_digest, machine_failure, validation_message
 from a2rl.core.secrets import scrub_bytes
 from a2rl.grading.submission_states import pruned
 from a2rl.recording.code_history import export_history
@@ -171,8 +171,8 @@ def _add_member(archive: tarfile.TarFile, name: str, size: int, content: IO[byte
 
 BLOCK = 1 << 20
 DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError)
-MAX_READ = MAX_INDEX_BYTES
-"""The most bytes that the library may ask for at once: a header that claims to be larger is an attack on memory."""
+MAX_LONG = 4096
+"""The most bytes of a header with a long name or a large size; `MAX_CHARS` take less."""
 
 
 def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
@@ -190,16 +190,17 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
         with (
             bundle.open("rb") as file,
             gzip.GzipFile(fileobj=file) as packed,
-            tarfile.open(fileobj=_Bounded(packed, max_bytes), mode="r:") as archive,
         ):
-            return _unpack(archive, folder, max_bytes)
+            return _unpack(_Archive(packed), folder, max_bytes)
     except DAMAGED as error:
         raise UsageError(f"{bundle} is not a bundle of a2rl, or is damaged: {error}") from error
     except OSError as error:
-        raise machine_failure(f"unpack {bundle}", error) from error
+        if error.errno in MACHINE_ERRORS:
+            raise machine_failure(f"unpack {bundle}", error) from error
+        raise UsageError(f"{bundle} has files that no folder can have: {error.strerror or error}") from error
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path, max_bytes: int) -> Index:
+def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:
     index = _read_index(archive)
     waiting, size = set(index.files), sum(member.bytes for member in index.files.values())
     if len(waiting) > MAX_FILES:
@@ -214,25 +215,22 @@ def _unpack(archive: tarfile.TarFile, folder: Path, max_bytes: int) -> Index:
     for name in waiting:
         _check_name(name)
     while (entry := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined] # otherwise it keeps every header
-        if not entry.isreg() or entry.name not in waiting or entry.size != index.files[entry.name].bytes:
+        if entry.name not in waiting or entry.size != index.files[entry.name].bytes:
             raise UsageError(f"the bundle has {entry.name[:MAX_CHARS]!r}, which its list does not have like that")
         waiting.remove(entry.name)
-        content = archive.extractfile(entry)
-        if content is None or _write_member(content, folder / entry.name) != index.files[entry.name].sha256:
+        if _write_member(archive.content(entry), folder / entry.name) != index.files[entry.name].sha256:
             raise UsageError(f"{entry.name} in the bundle is not what its list says: it was damaged or changed")
     if waiting:
         raise UsageError(f"the bundle lacks {min(waiting)}, which its list has")
     return index
 
 
-def _read_index(archive: tarfile.TarFile) -> Index:
+def _read_index(archive: "_Archive") -> Index:
     entry = archive.next()
-    content = archive.extractfile(entry) if entry is not None and entry.isreg() and entry.name == INDEX else None
-    if entry is None or content is None or entry.size > MAX_INDEX_BYTES:
+    if entry is None or entry.name != INDEX or entry.size > MAX_INDEX_BYTES:
         raise UsageError(f"it does not begin with {INDEX}: this is not a bundle of a2rl")
     try:
-        return Index.model_validate_json(content.read())
+        return Index.model_validate_json(b"".join(archive.content(entry)))
     except ValidationError as error:
         raise UsageError(f"{INDEX} in the bundle is not valid: {validation_message(error)[:500]}") from error
 
@@ -244,43 +242,70 @@ def _check_name(name: str) -> None:
     raise UsageError(f"the bundle has a file with the name {name[:MAX_CHARS]!r}, which no run has")
 
 
-def _write_member(content: IO[bytes], path: Path) -> str:
+def _write_member(content: Iterable[bytes], path: Path) -> str:
     """Writes a new file and returns its digest."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        while block := content.read(BLOCK):
+        for block in content:
             digest.update(block)
             file.write(block)
     return digest.hexdigest()
 
 
-class _Bounded(io.RawIOBase):
-    """A stream that is read forwards, within limits on each read and on all of them together."""
+class _Entry(NamedTuple):
+    """A file in an archive."""
 
-    def __init__(self, stream: gzip.GzipFile, max_bytes: int) -> None:
-        self._stream, self._left = stream, 2 * max_bytes + MAX_INDEX_BYTES  # headers and padding come on top
+    name: str
+    size: int
 
-    def read(self, size: int = -1, /) -> bytes:
-        """Reads at most `size` bytes."""
-        if size < 0 or size > MAX_READ:
-            raise UsageError("the bundle has a header that is too large: this is not a bundle of a2rl")
-        data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise UsageError("the bundle unpacks to more than is allowed: this is not a bundle of a2rl")
-        return data
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Goes forwards, by reading."""
-        here = self.tell()
-        if whence != os.SEEK_SET or offset < here:
-            raise UsageError("the bundle cannot be read in one pass: this is not a bundle of a2rl")
-        while here < offset and (data := self.read(min(BLOCK, offset - here))):
-            here += len(data)
-        return here
+class _Archive:
+    """The files of an archive as `pack` writes them, read once and forwards.
 
-    def tell(self) -> int:
-        """Returns the position."""
-        return self._stream.tell()
+    Not with `tarfile`, whose other kinds of members and headers can take it hours, or all memory.
+    """
+
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self._stream = stream
+
+    def next(self) -> _Entry | None:
+        """Returns the next file, after the content of the one before was read; None at the end."""
+        header, long = self._header(), dict[bytes, bytes]()
+        if header is not None and header.type == tarfile.XHDTYPE and header.size <= MAX_LONG:
+            long = _records(b"".join(self.content(_Entry("", header.size))))
+            header = self._header()
+        if header is None:
+            return None
+        if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
+            raise UsageError(f"the bundle has {header.name[:MAX_CHARS]!r}, which is no file: no bundle has that")
+        name = long[b"path"].decode() if b"path" in long else header.name
+        return _Entry(name, int(long.get(b"size", header.size)))
+
+    def content(self, entry: _Entry) -> Iterator[bytes]:
+        """Yields the content of the file that `next` returned."""
+        left = entry.size
+        while left > 0:
+            if not (block := self._stream.read(min(BLOCK, left))):
+                raise EOFError("it ends too early")
+            left -= len(block)
+            yield block
+        self._stream.read(-entry.size % tarfile.BLOCKSIZE)
+
+    def _header(self) -> tarfile.TarInfo | None:
+        block = self._stream.read(tarfile.BLOCKSIZE)
+        return tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape") if block.strip(b"\0") else None
+
+
+def _records(data: bytes) -> dict[bytes, bytes]:
+    """Returns the records of a header with a long name or a large size: `19 path=run/logs/x` and a line break."""
+    found = {}
+    while data:
+        length = data.partition(b" ")[0]
+        record, data = data[: int(length)], data[int(length) :]
+        name, is_record, value = record[len(length) + 1 :].partition(b"=")
+        if not is_record or not value.endswith(b"\n"):
+            raise ValueError("a header cannot be read")
+        found[name] = value[:-1]
+    return found

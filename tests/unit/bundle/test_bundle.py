@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
 from a2rl.recording.trajectory import read_summary
 from a2rl.results.verify import Trust
+from a2rl.run.ledger import chain_hash
 from a2rl.validity.record import Finding, lower
-from tests.bundles import opened, rewritten
+from tests.bundles import opened, rewritten, with_files
 from tests.run_maker import Finished, checkout, finished_run, make_run
 from tests.signing_key import make_key, public_path
 from tests.small_model import build_base_model
@@ -101,11 +103,10 @@ def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -
     assert KEY.encode() not in gzip.decompress((tmp_path / "run.tar.gz").read_bytes())
 
 
-def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: Given) -> None:
-    key = tmp_path / "key"
-    make_key(key)
+def test_a_lowered_validity_is_what_the_audit_ends_with(given: Given) -> None:
     for level, code in (("flag", FLAGGED), ("void", VOID)):
         with opened(given.bundle, given.settings) as theirs:
+            (theirs.run.root / "signatures.jsonl").unlink()  # there would be none of the new entry
             lower(theirs.run, [Finding.of("test", level, "A test found something.")])  # type: ignore[arg-type]
             found = audit(theirs.run, Trust(), None, theirs.absent)
             assert found.sound
@@ -115,6 +116,21 @@ def test_a_lowered_validity_is_what_the_audit_ends_with(tmp_path: Path, given: G
 def test_another_key_than_the_trusted_one_makes_a_bundle_unsound(tmp_path: Path, given: Given) -> None:
     other = Given(given.bundle, given.settings, make_key(tmp_path / "other").id)
     assert other.audit().exit_code == UNSOUND
+
+
+def test_a_bundle_is_signed_to_its_end(tmp_path: Path, given: Given) -> None:
+    """Otherwise anybody could write another end to a run, as if it had only now been written."""
+
+    def prolonged(members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+        [ledger] = [content for entry, content in members if entry.name == "run/ledger.jsonl"]
+        rows = [json.loads(line) for line in ledger.splitlines()]
+        more = [len(rows) + 1, time.time(), "run_interrupted", '{"stage":"execute"}', rows[-1][5]]
+        row = json.dumps([*more, chain_hash(*more)]).encode()
+        with_files({"run/ledger.jsonl": ledger + row + b"\n"})(members)
+
+    found = given.audit(rewritten(given.bundle, tmp_path / "prolonged.tar.gz", prolonged))
+    [signed] = [check for check in found.checks if "signed" in check.what]
+    assert "are not signed" in signed.problem
 
 
 def test_the_code_of_the_agent_comes_along_with_its_history(given: Given) -> None:
@@ -205,6 +221,38 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path, given: Given
     for name in ("huge", "header", "noise"):
         with pytest.raises(UsageError):
             unpack(tmp_path / f"{name}.tar.gz", tmp_path / name)
+
+
+def test_headers_that_no_bundle_has_are_not_read(tmp_path: Path, given: Given) -> None:
+    """The standard library would take hours for the first, and gigabytes of memory for the second."""
+    honest = gzip.decompress(given.bundle.read_bytes())
+    size = int(tarfile.TarInfo.frombuf(honest[:512], "utf-8", "strict").size)
+    end_of_index = 512 + size + -size % 512
+    sparse = tarfile.TarInfo("run/logs/x")
+    sparse.type = tarfile.GNUTYPE_SPARSE
+    for more in (
+        _header(tarfile.XHDTYPE, b"1" * (8 << 20)), _header(tarfile.XGLTYPE, b"17 comment=abcde\n"),
+        _header(tarfile.GNUTYPE_LONGNAME, b"x" * 5000), _header(tarfile.XHDTYPE, b"-3 path=x\n"),
+        _header(tarfile.XHDTYPE, b"9 path=\xff\n"), _header(tarfile.XHDTYPE, b"11 size=-1\n"), sparse.tobuf(),
+    ):  # fmt: skip
+        hostile = tmp_path / "hostile.tar.gz"
+        hostile.write_bytes(gzip.compress(honest[:end_of_index] + more + honest[end_of_index:]))
+        with pytest.raises(UsageError):
+            unpack(hostile, tmp_path / "out")
+        shutil.rmtree(tmp_path / "out")
+
+
+def _header(kind: bytes, content: bytes) -> bytes:
+    entry = tarfile.TarInfo("header")
+    entry.type, entry.size = kind, len(content)
+    return entry.tobuf() + content + bytes(-len(content) % 512)
+
+
+def test_files_with_long_names_come_along(tmp_path: Path, given: Given) -> None:
+    name = f"run/logs/{'long/' * 40}caf\u00e9"
+    long = rewritten(given.bundle, tmp_path / "long.tar.gz", with_files({name: b"text"}))
+    unpack(long, tmp_path / "out")
+    assert (tmp_path / "out" / name).read_bytes() == b"text"
 
 
 def _tar_with_size(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:

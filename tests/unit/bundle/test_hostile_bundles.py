@@ -147,6 +147,8 @@ HOSTILE: dict[str, Callable[[Reader], Callable[[Members], None]]] = {
     "a device": _member(tarfile.CHRTYPE),
     "a file as large as the disk": _index(files={"run/ledger.jsonl": {**EMPTY, "bytes": 1 << 58}}),
     "too many files": _index(files={f"run/logs/{number}": EMPTY for number in range(MAX_FILES + 1)}),
+    "a name that is too long": _with(f"run/logs/{'x' * 300}", b""),
+    "a folder with a file's name": lambda reader: with_files({"run/logs/a": b"", "run/logs/a/b": b""}),
     "a deep list": lambda reader: lambda members: members.__setitem__(0, (members[0][0], DEEP)),
     "a deep ledger": _with("run/ledger.jsonl", DEEP),
     "a ledger of other things": _with("run/ledger.jsonl", b'{"seq": 1}\n'),
