@@ -8,6 +8,7 @@ reader's own params.yaml gets the network and the keys. `python -P -m a2rl.bundl
 import json
 import os
 import resource
+import signal
 import sys
 import tempfile
 from contextlib import suppress
@@ -20,7 +21,7 @@ from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, re
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.event_log import PeriodicThread
-from a2rl.core.files import FrozenModel
+from a2rl.core.files import MACHINE_ERRORS, FrozenModel
 from a2rl.core.processes import POLL_INTERVAL_S, Child, child_environment, is_stopped, module_command, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
@@ -35,6 +36,7 @@ from a2rl.sandbox.command import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
 from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
 from a2rl.sandbox.syscall_rules import install_agent_filter
+from a2rl.task_api.catalog import load_task
 
 MAX_MEMORY_BYTES = 16 << 30
 MAX_CPU_S = 3600
@@ -66,7 +68,7 @@ class Shown(FrozenModel):
 
     summary: RunSummary
     keys: frozenset[str]
-    """The public keys that signed the ledger."""
+    """The public keys that signed the ledger to its end."""
     page: str
     """The report; empty if it cannot be drawn with this checkout."""
 
@@ -99,9 +101,8 @@ def audit_bundle(
         shows: Whether to find what a leaderboard shows, too.
 
     Raises:
-        UsageError: It is not a bundle.
-        InfrastructureError: This machine cannot confine the audit, the disk or git failed, or the audit took more than
-            its limits.
+        UsageError: It is not a bundle, or its audit takes more than its limits.
+        InfrastructureError: This machine cannot confine the audit, or the disk or git failed.
     """
     with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as folder:
         work = Work(
@@ -142,6 +143,8 @@ def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
                     on_progress(Progress(*message["progress"]))
         finally:
             child.end_group(0.0)
+        if child.wait() == -signal.SIGXCPU:
+            raise UsageError(f"its audit takes more than {MAX_CPU_S:,} s of processor time")
         said = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
     raise InfrastructureError(f"the audit's process ended without a result: {said[-1] if said else 'it was killed'}")
 
@@ -153,7 +156,8 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
 
     def tell(**message: Any) -> None:
         text = json.dumps(message)
-        for path, name in ((f"{work.scratch}/checkout/runs/", ""), (str(work.bundle), work.bundle.name)):
+        checkout = f"{work.scratch}/checkout/"
+        for path, name in ((f"{checkout}runs/", ""), (checkout, ""), (str(work.bundle), work.bundle.name)):
             text = text.replace(json.dumps(path)[1:-1], json.dumps(name)[1:-1])  # others may read it
         if len(text) > MAX_SAID_CHARS:
             raise UsageError("the bundle has more findings, names or figures than any run has")
@@ -164,8 +168,14 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
         _confine(work, settings)
         tell(done=_do(work, settings, lambda progress: tell(progress=progress)).model_dump(mode="json"))
     except Exception as error:  # noqa: BLE001 - what is read may be forged, in any way
-        is_machines = isinstance(error, InfrastructureError | OSError | MemoryError)
-        tell(problem=str(error) or repr(error), usage=not is_machines)
+        tell(problem=str(error) or repr(error), usage=not _is_machines(error, work))
+
+
+def _is_machines(error: Exception, work: Work) -> bool:
+    """Says whether another machine, or this one at another time, might not fail so; else it is the bundle's fault."""
+    if isinstance(error, MemoryError):
+        return work.checked is not None  # the checks have a limit of their own, far above what they need
+    return isinstance(error, InfrastructureError) or (isinstance(error, OSError) and error.errno in MACHINE_ERRORS)
 
 
 def _do(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
@@ -185,15 +195,17 @@ def shown_of(run: RunDir, settings: Settings) -> Shown:
     """Returns what a leaderboard shows of a run that is sound.
 
     Raises:
-        UsageError: Its figures cannot be read.
+        UsageError: Its figures cannot be read, or this checkout does not have its task.
     """
+    load_task(run.spec.task, settings.root)  # a run without a result could name any, and each is a column of the table
     found, unreadable = summaries([run])
     if not found:
         raise UsageError(f"the figures of the run cannot be read: {unreadable[run.id]}")
     page = ""
     with suppress(Exception):  # its agent is not one of this checkout, or what the page shows is forged
         page = report_files(run, settings)[run.report.name]
-    keys = frozenset(each.key for each in read_signatures(run.root))
+    signatures = read_signatures(run.root)
+    keys = frozenset(each.key for each in signatures if each.seq == signatures[-1].seq)
     return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "")
 
 
@@ -206,7 +218,7 @@ def _confine(work: Work, settings: Settings) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if work.checked is None:
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 5))  # first a signal that says why, then a kill
     os.environ.pop("SSH_AUTH_SOCK", None)
     try:
         away = not work.network and _left_network()

@@ -4,10 +4,11 @@ The site keeps what every bundle's audit found, in `audits/DIGEST.json`, and the
 so that the next build audits only what is new. All is audited again when the code that audits has changed.
 """
 
+import os
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ValidationError
 
 import a2rl
-from a2rl.bundle.archive import MAX_BYTES, SUFFIX
+from a2rl.bundle.archive import MAX_BYTES, MAX_INDEX_BYTES, SUFFIX
 from a2rl.bundle.audit import DIFFERENT, RESULT, UNSOUND, Audit
 from a2rl.bundle.confined import Done, Shown, audit_bundle
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
@@ -43,10 +44,14 @@ FOLDERS, KINDS = ("agents", "tasks"), ("**/*.py", "**/*.html", "**/*.css", "**/*
 FEED = "feed.xml"
 MOST_STACKS = 60
 """The most stacks that are ranked, those with the most runs: every pair of them is compared."""
+MOST_SIGNERS = 3
+"""The most keys that are named as a run's signer."""
 MOST_NEWS = 100
 """The most entries of the feed, the newest ones."""
 MAX_NUMBER, MAX_TEXT, MAX_VALUES = 1e12, 500, 200_000
 """The largest number and text, and the most values, that a leaderboard takes from a run."""
+MAX_KEPT_CHARS = 2 << 20
+"""The most that is kept of a bundle, besides its page: every build reads that of all."""
 TOO_LARGE = "the run has a number or a text that is too large for a leaderboard, or too many of them"
 
 
@@ -120,8 +125,8 @@ class Builder:
             InfrastructureError: This machine cannot audit bundles of strangers, or the disk failed.
         """
         found = (path for path in sorted(bundles.rglob(f"*{SUFFIX}")) if path.is_file() and not path.is_symlink())
-        files = {file_digest(path): path for path in found}
-        if not files:
+        files, unread = _digests(found, self._max_bytes)
+        if not files and not unread:
             raise UsageError(f"{bundles} has no bundle, a file whose name ends with {SUFFIX}: `a2rl bundle` makes them")
         kept: list[KeptAudit] = []
         pool = ThreadPoolExecutor(jobs)
@@ -134,15 +139,16 @@ class Builder:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-        if not any(each.code for each in kept):
+        if kept and not any(each.code for each in kept):
             raise InfrastructureError(kept[0].problem)
         refused = {each.bundle: problem for each in kept if (problem := self._problem(each))}
         refused |= self._claimed([each for each in kept if each.bundle not in refused])
         ranked = {each.bundle: self._summary(each) for each in kept if each.bundle not in refused}
-        refused |= _too_many_stacks(ranked)
-        names = {digest: f"{files[digest].relative_to(bundles)} ({digest[:12]})" for digest in files}
+        refused |= _too_many_stacks(ranked, {each.bundle for each in kept if self._is_known(each)})
+        names = {digest: f"{_shown_path(files[digest], bundles)} ({digest[:12]})" for digest in files}
         shown = [each for each in kept if each.bundle not in refused]
         reasons = {names[digest]: printable(why, MAX_TEXT) for digest, why in refused.items()}
+        reasons |= {_shown_path(path, bundles): printable(why, MAX_TEXT) for path, why in unread.items()}
         return Built(self._write(shown, reasons, set(files)), len(shown), reasons, len(self._new))
 
     def _audit(self, digest: str, bundle: Path) -> KeptAudit:
@@ -160,12 +166,16 @@ class Builder:
             done = self._auditor(
                 bundle, self._settings, frozenset(), None, self._grades_anew, self._max_bytes, shows=True
             )
+            if _digests([bundle], self._max_bytes)[0].keys() != {digest}:  # so it is not known what was audited
+                raise InfrastructureError("the file changed while it was audited")
         except InfrastructureError as error:  # of this machine perhaps, so it is tried again at the next build
             return found.model_copy(update={"code": "", "problem": printable(str(error), MAX_TEXT)})
         except (UsageError, ValidationError) as error:
             found = found.model_copy(update={"problem": printable(str(error), MAX_TEXT)})
         else:
             found = found.model_copy(update={"audit": done.audit, **_shown(done.shown, page)})
+            if len(found.model_dump_json()) > MAX_KEPT_CHARS:
+                found = found.model_copy(update={"audit": None, "summary": None, "keys": (), "problem": TOO_LARGE})
         write_model(file, found)
         return found
 
@@ -185,24 +195,33 @@ class Builder:
         return ""
 
     def _signer(self, kept: KeptAudit) -> str:
-        return " and ".join(self._signers.get(key, f"unknown key {key[:12]}") for key in kept.keys) or "nobody"
+        names = sorted(self._signers.get(key, f"unknown key {key[:12]}") for key in kept.keys)
+        more = [f"{len(names) - MOST_SIGNERS:,} more keys"] if len(names) > MOST_SIGNERS else []
+        return " and ".join([*names[:MOST_SIGNERS], *more]) or "nobody"
+
+    def _is_known(self, kept: KeptAudit) -> bool:
+        """Says whether only known keys have signed."""
+        return bool(kept.keys) and set(kept.keys) <= self._signers.keys()
 
     def _claimed(self, kept: Sequence[KeptAudit]) -> dict[str, str]:
         """Returns the bundles whose run id is that of another one, with the reason.
 
-        The run is that of the bundle that a known key signed, or else of the one that came first. Of several that came
-        together, nobody can say which one is the run's.
+        The run is that of the bundle that a known key signed: of several, of the one with the most files, since anybody
+        can pack a signed run again. Without one, it is that of the bundle that came first. Of several that came
+        together with different results, nobody can say which one is the run's.
         """
-        of_run: dict[str, list[tuple[bool, float, str]]] = {}
+        of_run: dict[str, list[KeptAudit]] = {}
         for each in kept:
-            unknown = not each.keys or not set(each.keys) <= self._signers.keys()
-            of_run.setdefault(each.audit.run_id if each.audit else "", []).append((unknown, each.added_at, each.bundle))
+            of_run.setdefault(each.audit.run_id if each.audit else "", []).append(each)
         refused: dict[str, str] = {}
         for run_id, claims in of_run.items():
-            first, *others = sorted(claims)
-            owner = "" if others and others[0][:2] == first[:2] else first[2]
+            known = [each for each in claims if self._is_known(each)]
+            whole = bool(known)
+            first = min(known or claims, key=lambda each: (whole * len(_left_out(each)), each.added_at, each.bundle))
+            together = [each for each in claims if each.added_at == first.added_at]
+            owner = first.bundle if known or all(_said(each) == _said(first) for each in together) else ""
             whose = f"of the bundle {owner[:12]}" if owner else "claimed by several bundles that came together"
-            refused |= {bundle: f"its run id {run_id} is {whose}" for *_, bundle in claims if bundle != owner}
+            refused |= {each.bundle: f"its run id {run_id} is {whose}" for each in claims if each.bundle != owner}
         return refused
 
     def _summary(self, kept: KeptAudit) -> RunSummary:
@@ -225,6 +244,35 @@ class Builder:
         newest = sorted(zip(shown, runs, strict=True), key=lambda pair: -pair[0].added_at)[:MOST_NEWS]
         write_atomically(self._site / FEED, _feed([(run, each.added_at) for each, run in newest], links))
         return write_site(self._site, "Leaderboard", Summaries(runs, refused), links, self._settings, FEED)
+
+
+def _digests(paths: Iterable[Path], most_bytes: int) -> tuple[dict[str, Path], dict[Path, str]]:
+    """Returns files by their digests, and why others cannot be read. One with holes may be larger than any disk."""
+    found, unread = dict[str, Path](), dict[Path, str]()
+    for path in paths:
+        try:
+            if path.stat().st_size > most_bytes + MAX_INDEX_BYTES:
+                unread[path] = f"it has more than {most_bytes:,} bytes: allow more with --max-gb"
+            else:
+                found[file_digest(path)] = path
+        except OSError as error:
+            unread[path] = f"it cannot be read: {error.strerror}"
+    return found, unread
+
+
+def _shown_path(path: Path, folder: Path) -> str:
+    """Returns the path of a bundle, whose name may be no text at all."""
+    return printable(os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace"), MAX_TEXT)
+
+
+def _said(kept: KeptAudit) -> tuple[object, ...]:
+    """Returns what a bundle says of its run, without what differs whenever it is audited."""
+    summary = kept.summary.model_copy(update={"state": ""}) if kept.summary else None
+    return summary, kept.keys, kept.audit.worth if kept.audit else "", _left_out(kept)
+
+
+def _left_out(kept: KeptAudit) -> tuple[str, ...]:
+    return kept.audit.left_out if kept.audit else ()
 
 
 def _page_of(digest: str) -> str:
@@ -253,9 +301,12 @@ def is_tame(value: Any) -> bool:
     return not isinstance(value, int | float) or abs(value) <= MAX_NUMBER
 
 
-def _too_many_stacks(runs: Mapping[str, RunSummary]) -> dict[str, str]:
-    names = stack_names(list(runs.values()))
-    ranked = {stack for stack, _ in Counter(names.values()).most_common(MOST_STACKS)}
+def _too_many_stacks(runs: Mapping[str, RunSummary], vouched: Collection[str]) -> dict[str, str]:
+    """Returns the bundles whose stacks are not ranked; a stack with a run that a known key signed is, before others."""
+    names, counts = stack_names(list(runs.values())), Counter[str]()
+    for bundle, run in runs.items():
+        counts[names[run.run_id]] += 1 + len(runs) * (bundle in vouched)
+    ranked = {stack for stack, _ in counts.most_common(MOST_STACKS)}
     why = f"the leaderboard ranks the {MOST_STACKS} stacks with the most runs"
     return {bundle: why for bundle, run in runs.items() if names[run.run_id] not in ranked}
 

@@ -72,10 +72,10 @@ def changed_copies(repository: Path) -> list[str]:
 
     They are there for people to read. A history that was brought here from elsewhere has none.
     """
-    recorded = {each.path: each.blob for each in _files(repository, CODE)}
     here = {str(path.relative_to(repository)): _blob(path) for path in _copies(repository)}
     if not here:
-        return []
+        return []  # and nothing is listed: of folders in one another, a small history of others can have billions
+    recorded = {each.path: each.blob for each in _files(repository, CODE)}
     changed = (path for path in recorded.keys() | here.keys() if recorded.get(path) != here.get(path))
     return sorted(map(printable_name, changed))
 

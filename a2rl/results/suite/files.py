@@ -190,8 +190,10 @@ def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value for a CSV file. A text that a spreadsheet would take for a formula is marked as text."""
+    """Returns a value for a CSV file. A text that a spreadsheet would take for a formula is marked as text.
+
+    Where commas are in numbers, spreadsheets take semicolons for the ends of cells.
+    """
     if not isinstance(value, str):
         return value
-    text = printable(scrub(value))
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return re.sub(r"(^|;)(?=\s*[=+@-])", r"\1'", printable(scrub(value)))

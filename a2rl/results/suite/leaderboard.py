@@ -7,7 +7,7 @@ compared on the tasks that both have runs of.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
-from math import sqrt
+from math import isfinite, sqrt
 from statistics import fmean, variance
 from typing import Any, NamedTuple
 
@@ -114,7 +114,8 @@ class Board(NamedTuple):
     variant: str
     tasks: tuple[str, ...]
     standings: tuple[Standing, ...]
-    """The best first. Stacks with more tasks come first, because means over different tasks cannot be compared."""
+    """The best first. Stacks with results on more tasks come first, because means over different tasks cannot be
+    compared."""
     by_place: dict[tuple[str, str], Cell]
     """The cells by stack and task."""
     unfinished: tuple[RunSummary, ...]
@@ -146,7 +147,7 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
     for cell in _marked(unmarked, reversals):
         of_stack.setdefault(cell.stack, []).append(cell)
     standings = [_standing(variant, stack, cells) for stack, cells in of_stack.items()]
-    standings.sort(key=lambda each: (-len(of_stack[each.stack]), -each.mean_gain))
+    standings.sort(key=lambda each: (-_tasks_with_result(of_stack[each.stack]), -each.mean_gain))
     return Board(
         variant,
         tasks=tuple(dict.fromkeys(task for _, task in groups)),
@@ -275,9 +276,18 @@ def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
         agent_hours=hours,
         tokens=None if tokens is None else int(tokens),
         cost_usd=cost_usd,
-        points_per_hour=gain / hours if hours else None,
-        points_per_dollar=gain / cost_usd if cost_usd else None,
+        points_per_hour=_ratio(gain, hours),
+        points_per_dollar=_ratio(gain, cost_usd),
     )
+
+
+def _ratio(gain: float, spent: float | None) -> float | None:
+    """Returns what was gained for each unit; None if that is unknown, or no number."""
+    return gain / spent if spent and isfinite(gain / spent) else None
+
+
+def _tasks_with_result(cells: Sequence[Cell]) -> int:
+    return sum(any(run.final is not None for run in cell.runs) for cell in cells)
 
 
 class StackComparison(FrozenModel):

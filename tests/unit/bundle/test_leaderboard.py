@@ -12,22 +12,23 @@ from typing import Any
 
 import pytest
 
-from a2rl.anchor.signatures import load_public_key
+from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signature, load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle import confined
 from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import RESULT, Audit
-from a2rl.bundle.confined import Done, Shown, Work
+from a2rl.bundle.confined import Done, Shown, Work, shown_of
 from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import CheckOutcome
 from a2rl.validity.record import Validity
-from tests.bundles import audited_here, rewritten, with_files
+from tests.bundles import audited_here, opened, rewritten, with_files
 from tests.run_maker import checkout, finished_run
 from tests.signing_key import make_key, public_path
 from tests.simulated_runs import STACKS, TASKS, simulate_run
+from tests.small_model import edit_json
 
 MARKUP = "<img src=x onerror=alert(1)>"
 ATOM = {"a": "http://www.w3.org/2005/Atom"}
@@ -165,6 +166,66 @@ def test_of_two_unsigned_claims_only_an_earlier_one_counts(given: Given, tmp_pat
     assert (built.shown, next(iter(built.refused)).split()[0]) == (1, "other.tar.gz")
 
 
+def test_anybody_may_hand_in_a_signed_run_again(given: Given, tmp_path: Path) -> None:
+    """Neither a copy with other bytes nor one with fewer files takes the run from who signed it."""
+    again = rewritten(given.honest, tmp_path / "again.tar.gz", lambda members: None)
+    partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
+    fewer = partial(given.honest, tmp_path / "fewer.tar.gz")
+    built = given.build(tmp_path, fewer)
+    assert [row["validity"] for row in _rows(built)] == ["flagged"]
+    built = given.build(tmp_path, again, given.honest, fewer)
+    assert [(row["signed_by"], row["validity"]) for row in _rows(built)] == [("alice", "valid")]
+    assert len(built.refused) == 2
+
+
+def test_a_signer_is_whose_key_signed_the_end(given: Given, tmp_path: Path) -> None:
+    with opened(given.claiming, given.settings) as theirs:
+        make_key(tmp_path / "mallory")
+        rows = theirs.run.ledger.rows()
+        for row, key in ((rows[3], given.folder / "alice"), (rows[-1], tmp_path / "mallory")):
+            head = Head(seq=row.seq, hash=row.hash)
+            add_signature(theirs.run.root, HeadSignature.make(theirs.run.id, head, row.at, SigningKey.load(key)))
+        mallory = load_public_key(public_path(tmp_path / "mallory"))
+        assert shown_of(theirs.run, theirs.settings).keys == {mallory}
+
+
+def test_a_task_that_nobody_has_is_no_column(given: Given) -> None:
+    with opened(given.honest, given.settings) as theirs:
+        edit_json(theirs.run.root / "spec.json", task="invented\x1b[2J")
+        with pytest.raises(UsageError, match="invented"):
+            shown_of(theirs.run, theirs.settings)
+
+
+def test_odd_files_do_not_keep_others_from_the_site(given: Given, tmp_path: Path) -> None:
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    shutil.copy(given.marked, folder / "no text\udcff\n.tar.gz")
+    with (folder / "holes.tar.gz").open("wb") as file:
+        file.truncate(1 << 40)
+    shutil.copy(given.honest, folder / "changes.tar.gz")
+
+    def changed(bundle: Path, *more: Any, **given: Any) -> Done:
+        done = audited_here(bundle, *more, **given)
+        if bundle.name == "changes.tar.gz":
+            bundle.write_bytes(bundle.read_bytes() + b"\0")
+        return done
+
+    built = given.build(tmp_path, auditor=changed)
+    assert [row["run_id"] for row in _rows(built)] == ["gsm8k-test-2"]
+    assert {name[:5]: why.partition(":")[0] for name, why in built.refused.items()} == {
+        "chang": "the file changed while it was audited",
+        "holes": "it has more than 68,719,476,736 bytes",
+    }
+
+
+def test_findings_that_are_too_many_are_not_kept(given: Given, tmp_path: Path) -> None:
+    found = Audit(run_id="x", checks=(), validity=None, left_out=("a name",) * 500_000)
+    built = given.build(tmp_path, given.honest, auditor=lambda *_, **__: Done(audit=found))
+    assert "too large" in next(iter(built.refused.values()))
+    [kept] = (tmp_path / "site" / "audits").iterdir()
+    assert kept.stat().st_size < 1000
+
+
 def test_what_was_left_out_is_flagged(given: Given, tmp_path: Path) -> None:
     partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
     built = given.build(tmp_path, partial(given.honest, tmp_path / "partial.tar.gz"))
@@ -221,6 +282,12 @@ def test_an_audit_ends_when_the_user_stops_it(given: Given, monkeypatch: pytest.
     monkeypatch.setattr(processes, "STOP", stop)
     monkeypatch.setattr(confined, "module_command", lambda _: ["sleep", "600"])
     with pytest.raises(InfrastructureError, match="ended without a result"):
+        confined.audit_bundle(given.honest, given.settings, frozenset(), None, False, 1)
+
+
+def test_a_bundle_whose_audit_takes_too_long_is_refused(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confined, "module_command", lambda _: ["bash", "-c", "kill -XCPU $$"])
+    with pytest.raises(UsageError, match="processor time"):
         confined.audit_bundle(given.honest, given.settings, frozenset(), None, False, 1)
 
 
@@ -335,7 +402,7 @@ def test_extreme_figures_and_too_many_stacks_break_nothing(tmp_path: Path, monke
     monkeypatch.setattr("a2rl.bundle.leaderboard.MOST_STACKS", 6)
     (tmp_path / "checkout").mkdir()
     auditor = Simulated(tmp_path / "checkout")
-    large = {"cost_usd": 1e12, "agent_s": 1e12, "tokens": 0, "parameters": 1, "reason": "$x_{" * 1000}
+    large = {"cost_usd": 1e12, "agent_s": 1e-320, "tokens": 0, "parameters": 1, "reason": "$x_{" * 1000}
     bundles = auditor.bundles(tmp_path / "bundles", 9, 9, **large)
     built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles)
     assert built.shown == 6

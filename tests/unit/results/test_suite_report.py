@@ -136,11 +136,12 @@ def test_the_page_is_whole_and_asks_no_other_host(settings: Settings) -> None:
 def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_run(settings, 1, agent="<script>alert(1)</script>")
-    simulate_run(settings, 2, agent="=1+1")
+    simulate_run(settings, 2, agent="=1+1", driver="a;=2+2; @b")
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)
     assert "<script>alert" not in page.read_text()
     rows = list(csv.DictReader((page.parent / "runs.csv").open()))
     assert {row["agent"] for row in rows} == {"<script>alert(1)</script>", "'=1+1"}
+    assert {row["driver"] for row in rows} == {"", "a;'=2+2;' @b"}  # a semicolon ends a cell, where commas are decimal
     assert {row["reason"] for row in rows} == {""}
 
 
@@ -164,6 +165,15 @@ def test_mini_and_full_are_never_combined(tmp_path: Path) -> None:
     found = boards(summaries(RunDir.all(settings.runs)).runs)
     assert [board.variant for board in found] == ["full", "mini"]
     assert all(standing.runs == 1 for board in found for standing in board.standings)
+
+
+def test_tasks_without_a_result_lift_no_stack(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    simulate_run(settings, 0, agent="honest", task="gsm8k")
+    for number, task in enumerate(("gsm8k", "humaneval", "webshop"), start=1):
+        simulate_run(settings, number, agent="empty", task=task, submissions=0)
+    [board] = boards(summaries(RunDir.all(settings.runs)).runs)
+    assert [each.stack for each in board.standings] == ["honest", "empty"]
 
 
 def test_stacks_are_named_by_settings_that_differ_within_a_task(tmp_path: Path) -> None:
