@@ -32,11 +32,13 @@ from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.results.verify import Trust, read_published
 from a2rl.run.directory import RunDir
+from a2rl.run.events import RunOpened
 from a2rl.sandbox.command import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
 from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
 from a2rl.sandbox.syscall_rules import install_agent_filter
 from a2rl.task_api.catalog import load_task
+from a2rl.task_api.data import can_draw
 
 MAX_MEMORY_BYTES = 16 << 30
 MAX_CPU_S = 3600
@@ -71,6 +73,8 @@ class Shown(FrozenModel):
     """The public keys that signed the ledger to its end."""
     page: str
     """The report; empty if it cannot be drawn with this checkout."""
+    data_digest: str = ""
+    """The digest of the eval set; empty if it was drawn, because then it follows from the draw."""
 
 
 class Done(FrozenModel):
@@ -206,7 +210,9 @@ def shown_of(run: RunDir, settings: Settings) -> Shown:
         page = report_files(run, settings)[run.report.name]
     signatures = read_signatures(run.root)
     keys = frozenset(each.key for each in signatures if each.seq == signatures[-1].seq)
-    return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "")
+    drawn = run.spec.draw is not None and can_draw(run.spec.task, run.spec.variant)
+    data = "" if drawn else run.ledger.events(RunOpened)[0].data_digest
+    return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "", data_digest=data)
 
 
 def _confine(work: Work, settings: Settings) -> None:

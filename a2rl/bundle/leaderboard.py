@@ -38,6 +38,7 @@ from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.results.suite.files import write_site
 from a2rl.results.suite.leaderboard import stack_names
 from a2rl.results.suite.run_summary import RunSummary, Summaries
+from a2rl.task_api.data import hidden_digest
 
 FOLDERS, KINDS = ("agents", "tasks"), ("**/*.py", "**/*.html", "**/*.css", "**/*.yaml")
 """What decides what an audit finds, besides the package itself: folders of the project, and files in all of them."""
@@ -53,6 +54,8 @@ MAX_NUMBER, MAX_TEXT, MAX_VALUES = 1e12, 500, 200_000
 MAX_KEPT_CHARS = 2 << 20
 """The most that is kept of a bundle, besides its page: every build reads that of all."""
 TOO_LARGE = "the run has a number or a text that is too large for a leaderboard, or too many of them"
+
+OTHER_DATA = "its eval set is not that of this checkout: other items may be easier"
 
 
 class KeptAudit(FrozenModel):
@@ -74,6 +77,8 @@ class KeptAudit(FrozenModel):
     """The run's figures; None if it is not sound."""
     keys: tuple[str, ...] = ()
     """The public keys that signed the ledger."""
+    data_digest: str = ""
+    """That of the eval set; empty if it was drawn."""
     has_page: bool = False
 
 
@@ -113,6 +118,7 @@ class Builder:
         code = Path(a2rl.__file__).parent, *(settings.root / name for name in FOLDERS)
         self._code = digest_of([folder_digest(folder, KINDS) for folder in code])
         self._now, self._new = time.time(), list[str]()
+        self._data: dict[tuple[str, str], str] = {}
 
     def build(self, bundles: Path, jobs: int = 1, on_progress: OnProgress = ignore_progress) -> Built:
         """Audits the bundles below a folder, and writes the site.
@@ -192,7 +198,15 @@ class Builder:
             return f"it cannot be graded anew: {audit.not_regraded[RESULT]}"
         if kept.summary is None or not kept.summary.is_finished:
             return "the run is not finished"
-        return ""
+        own = self._data_digest(kept.summary.task, kept.summary.variant)
+        return OTHER_DATA if kept.data_digest and own and kept.data_digest != own else ""
+
+    def _data_digest(self, task: str, variant: str) -> str:
+        """Returns the digest of a task's eval set in this checkout; empty if it is not here."""
+        if (task, variant) not in self._data:
+            folder = self._settings.data(task, variant)
+            self._data[task, variant] = hidden_digest(folder) if (folder / "hidden").is_dir() else ""
+        return self._data[task, variant]
 
     def _signer(self, kept: KeptAudit) -> str:
         names = sorted(self._signers.get(key, f"unknown key {key[:12]}") for key in kept.keys)
@@ -288,7 +302,8 @@ def _shown(shown: Shown | None, page: Path) -> dict[str, Any]:
         return {"problem": TOO_LARGE}
     if shown.page:
         write_atomically(page, shown.page)
-    return {"summary": summary, "keys": tuple(sorted(shown.keys)), "has_page": bool(shown.page)}
+    kept = {"keys": tuple(sorted(shown.keys)), "data_digest": shown.data_digest, "has_page": bool(shown.page)}
+    return {"summary": summary, **kept}
 
 
 def is_tame(value: Any) -> bool:

@@ -18,14 +18,14 @@ from a2rl.bundle import confined
 from a2rl.bundle.archive import pack
 from a2rl.bundle.audit import RESULT, Audit
 from a2rl.bundle.confined import Done, Shown, Work, shown_of
-from a2rl.bundle.leaderboard import Builder, Built, KeptAudit, is_tame
+from a2rl.bundle.leaderboard import OTHER_DATA, Builder, Built, KeptAudit, is_tame
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import CheckOutcome
 from a2rl.validity.record import Validity
 from tests.bundles import audited_here, opened, rewritten, with_files
-from tests.run_maker import checkout, finished_run
+from tests.run_maker import checkout, finished_run, make_hidden
 from tests.signing_key import make_key, public_path
 from tests.simulated_runs import STACKS, TASKS, simulate_run
 from tests.small_model import edit_json
@@ -194,6 +194,19 @@ def test_a_task_that_nobody_has_is_no_column(given: Given) -> None:
         edit_json(theirs.run.root / "spec.json", task="invented\x1b[2J")
         with pytest.raises(UsageError, match="invented"):
             shown_of(theirs.run, theirs.settings)
+
+
+def test_other_items_than_those_of_the_task_are_refused(given: Given, tmp_path: Path) -> None:
+    """Here, the items of all bundles are those of the tests."""
+    (tmp_path / "mine").mkdir()
+    settings = checkout(tmp_path / "mine")
+    (tmp_path / "bundles").mkdir()
+    shutil.copy(given.honest, tmp_path / "bundles")
+    for items, shown in ((8, 1), (9, 0)):
+        shutil.rmtree(settings.data("gsm8k", "mini"), ignore_errors=True)
+        make_hidden(settings.data("gsm8k", "mini") / "hidden", items)
+        built = Builder(tmp_path / "site", settings, {}, auditor=audited_here).build(tmp_path / "bundles")
+        assert (built.shown, list(built.refused.values())) == (shown, [OTHER_DATA] * (1 - shown))
 
 
 def test_odd_files_do_not_keep_others_from_the_site(given: Given, tmp_path: Path) -> None:
