@@ -286,6 +286,8 @@ ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 for kind, most in zip((resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE), map(int, sys.argv[2:5])):
     if most:  # at the limit on processor time, a signal of its own comes before the kill
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard - (kind == resource.RLIMIT_CPU))
         resource.setrlimit(kind, (most, most + (kind == resource.RLIMIT_CPU)))
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[5], sys.argv[5:])

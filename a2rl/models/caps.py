@@ -77,7 +77,8 @@ def parse_json(text: bytes) -> Any:
     """Returns the value of a JSON text, in time and memory that have limits.
 
     Raises:
-        ValueError: It is not valid, has too many values, or a key stands twice, and readers differ in which they take.
+        ValueError: It is not valid, has too many values or a key that is no text, or a key stands twice, and readers
+            differ in which they take.
     """
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
         raise ValueError("it has too many values")
@@ -107,4 +108,5 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
+    "".join(found).encode()  # otherwise nothing could be made of it, such as a digest
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError
+from a2rl.core.processes import tied_to_parent
 from a2rl.linux.untrusted_folder import printable_name
 from a2rl.recording.code_history import CODE, git_environment, run_git
 
@@ -24,6 +25,7 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 REVISION = re.compile(r"[0-9a-f]{40}")
 MAX_DIFF_BYTES = 256 << 10
 """What is read of one diff."""
+MAX_DIFF_MEMORY_BYTES = 2 << 30
 DIFF_TIMEOUT_S = 20
 DIFF_OPTIONS = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--unified=3")
 
@@ -127,6 +129,8 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
         return None
     environment = git_environment(repository / ".git")
     command = ["git", "--no-replace-objects", "diff", *DIFF_OPTIONS, *names, "--"]
+    # Git lists all files before it prints any, and a small history of others can have billions of them.
+    command = tied_to_parent(command, memory_bytes=MAX_DIFF_MEMORY_BYTES)
     try:
         with subprocess.Popen(
             command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -45,6 +45,13 @@ def test_a_program_whose_parent_has_ended_already_is_not_started() -> None:
     assert subprocess.run(command, capture_output=True, check=True).stdout == b""
 
 
+def test_a_limit_is_never_above_that_of_the_parent() -> None:
+    asked = "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[1] >> 20)"
+    inner = tied_to_parent([sys.executable, "-c", asked], memory_bytes=4 << 30)
+    found = subprocess.run(tied_to_parent(inner, memory_bytes=2 << 30), capture_output=True, check=True, text=True)
+    assert found.stdout == "2048\n"
+
+
 def test_work_between_fork_and_exec_is_in_one_place(repository: Path) -> None:
     """That place has no threads."""
     found = [

@@ -53,6 +53,11 @@ def _header_is_a_list(folder: Path) -> None:
     write_raw_safetensors(folder / "model.safetensors", [1, 2], b"")
 
 
+def _header_names_no_text(folder: Path) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    write_raw_safetensors(folder / "model.safetensors", {"\ud800": entry}, bytes(4))
+
+
 def _bytes_before_the_data(folder: Path) -> None:
     edit_header(folder, data_offsets=[-100_000, -99_936])
 
@@ -146,6 +151,7 @@ BAD = {
     "no bytes": (_no_bytes, "not a valid safetensors.*save_pretrained"),
     "an endless header": (_endless_header, "not a valid safetensors.*save_pretrained"),
     "header is a list": (_header_is_a_list, "not a valid safetensors.*save_pretrained"),
+    "a header with a name that is no text": (_header_names_no_text, "not a valid safetensors"),
     "bytes before the data": (_bytes_before_the_data, "not a valid|truncated"),
     "offsets are fractions": (_offsets_are_fractions, "not a valid"),
     "offsets are missing": (_offsets_are_missing, "not a valid"),

@@ -13,9 +13,9 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.locks import file_lock
-from a2rl.recording import code_history
+from a2rl.recording import code_history, code_reading
 from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, commits, snapshot_code
-from a2rl.recording.code_reading import changed_copies
+from a2rl.recording.code_reading import changed_copies, code_diff
 from tests.as_nobody import as_nobody, folder_of_nobody
 
 
@@ -285,6 +285,27 @@ def test_copies_that_differ_from_the_last_commit_are_found(code: Path, repositor
     (repository_of_run / "linked.py").symlink_to("kept.py")
     (repository_of_run / os.fsdecode(b"\xff")).write_text("added")
     assert changed_copies(repository_of_run) == ["\\xff", "edited.py", "linked.py", "removed.py"]
+
+
+def _git(repository: Path, *arguments: str, given: str = "") -> str:
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
+    return subprocess.run(git, input=given, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def test_a_small_history_of_billions_of_files_fills_no_memory(
+    repository_of_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_reading, "MAX_DIFF_MEMORY_BYTES", 256 << 20)
+    repository_of_run.mkdir(parents=True)
+    _git(repository_of_run, "init", "--quiet", "--template=", "--initial-branch=main")
+    found, kind = _git(repository_of_run, "hash-object", "-w", "--stdin", given="x"), "100644 blob"
+    for _ in range(10):
+        listed = "".join(f"{kind} {found}\t{number}\n" for number in range(10))
+        found, kind = _git(repository_of_run, "mktree", given=listed), "040000 tree"
+    commit = _git(repository_of_run, "commit-tree", found, "-m", "x")
+    _git(repository_of_run, "update-ref", "refs/heads/main", commit)
+    assert changed_copies(repository_of_run) == []
+    assert code_diff(repository_of_run, None, commit) is None
 
 
 def test_a_history_without_copies_has_none_that_differ(code: Path, repository_of_run: Path) -> None:
