@@ -48,6 +48,8 @@ MAX_PAGE_CHARS = 4 << 20
 MAX_SAID_CHARS = 64 << 20
 """A process that would say more says only that: the reader keeps and shows what it says."""
 
+NO_TEXT = "its path is not in UTF-8: rename it"
+
 
 class Work(FrozenModel):
     """What a process is told to do."""
@@ -108,6 +110,8 @@ def audit_bundle(
         UsageError: It is not a bundle, or its audit takes more than its limits.
         InfrastructureError: This machine cannot confine the audit, or the disk or git failed.
     """
+    if not is_text(bundle):
+        raise UsageError(NO_TEXT)
     with tempfile.TemporaryDirectory(prefix="a2rl-audit-") as folder:
         work = Work(
             bundle=bundle.resolve(),
@@ -124,6 +128,11 @@ def audit_bundle(
         asks = done.judge is not None and not done.judge.serve and load_params(settings.root).knows_judge(done.judge)
         again = _run(work.model_copy(update={"checked": done.audit, "network": asks}), settings, on_progress)
         return done.model_copy(update={"audit": again.audit})
+
+
+def is_text(path: Path) -> bool:
+    """Says whether a path is text, which it must be so that others can be told of it."""
+    return not any("\ud800" <= char <= "\udfff" for char in str(path.resolve()))
 
 
 def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 import a2rl
 from a2rl.bundle.archive import MAX_BYTES, MAX_INDEX_BYTES, SUFFIX
 from a2rl.bundle.audit import DIFFERENT, RESULT, UNSOUND, Audit
-from a2rl.bundle.confined import Done, Shown, audit_bundle
+from a2rl.bundle.confined import NO_TEXT, Done, Shown, audit_bundle, is_text
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.files import (
     FrozenModel,
@@ -267,6 +267,8 @@ def _digests(paths: Iterable[Path], most_bytes: int) -> tuple[dict[str, Path], d
         try:
             if path.stat().st_size > most_bytes + MAX_INDEX_BYTES:
                 unread[path] = f"it has more than {most_bytes:,} bytes: allow more with --max-gb"
+            elif not is_text(path):
+                unread[path] = NO_TEXT
             else:
                 found[file_digest(path)] = path
         except OSError as error:

@@ -212,7 +212,8 @@ def test_other_items_than_those_of_the_task_are_refused(given: Given, tmp_path: 
 def test_odd_files_do_not_keep_others_from_the_site(given: Given, tmp_path: Path) -> None:
     folder = tmp_path / "bundles"
     folder.mkdir()
-    shutil.copy(given.marked, folder / "no text\udcff\n.tar.gz")
+    shutil.copy(given.marked, folder)
+    shutil.copy(given.claiming, folder / "no text\udcff\n.tar.gz")
     with (folder / "holes.tar.gz").open("wb") as file:
         file.truncate(1 << 40)
     shutil.copy(given.honest, folder / "changes.tar.gz")
@@ -228,6 +229,7 @@ def test_odd_files_do_not_keep_others_from_the_site(given: Given, tmp_path: Path
     assert {name[:5]: why.partition(":")[0] for name, why in built.refused.items()} == {
         "chang": "the file changed while it was audited",
         "holes": "it has more than 68,719,476,736 bytes",
+        "no te": "its path is not in UTF-8",
     }
 
 
