@@ -120,8 +120,14 @@ def test_the_command_names_the_log_so_that_the_viewer_lists_it(
 ) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(finished.settings.root))
     monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["export", "inspect", finished.run.id, "2"]).exit_code == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["2026-04-12T09-30-15_gsm8k_gsm8k-test-1.json"]
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for more in ([], ["-o", str(folder)]):
+        assert CliRunner().invoke(app, ["export", "inspect", finished.run.id, "2", *more]).exit_code == 0
+    written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.json")]
+    assert sorted(map(str, written)) == [
+        f"{place}2026-04-12T09-30-15_gsm8k_gsm8k-test-1.json" for place in ("", "logs/")
+    ]
 
 
 @pytest.mark.network
