@@ -110,6 +110,8 @@ def _members(run: RunDir, listed: Iterable[str], scratch: Path) -> dict[str, Pat
     found[LEDGER].write_text("".join(json.dumps(row) + "\n" for row in run.ledger.rows()), encoding="utf-8")
     if export_history(run.code, scratch / "code.bundle"):
         found[CODE] = scratch / "code.bundle"
+    if not run.record_path("setup").exists():
+        return found  # it failed before it had any data
     hidden = hidden_of(run)
     if not hidden.is_relative_to(run.root):
         files = (path for path in sorted(hidden.rglob("*")) if path.is_file() and not path.is_symlink())
@@ -147,6 +149,7 @@ def _index(run: RunDir, members: dict[str, Path], left_out: dict[str, str], away
 def _write_archive(target: Path, index: Index, members: dict[str, Path]) -> None:
     making = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with (
             making.open("wb") as file,
             gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed,

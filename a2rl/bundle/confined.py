@@ -220,7 +220,7 @@ def shown_of(run: RunDir, settings: Settings) -> Shown:
     signatures = read_signatures(run.root)
     keys = frozenset(each.key for each in signatures if each.seq == signatures[-1].seq)
     drawn = run.spec.draw is not None and can_draw(run.spec.task, run.spec.variant)
-    data = "" if drawn else run.ledger.events(RunOpened)[0].data_digest
+    data = next((event.data_digest for event in run.ledger.events(RunOpened) if not drawn), "")
     return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "", data_digest=data)
 
 

@@ -15,7 +15,7 @@ from a2rl.results.figures import remarks_on, run_metrics
 from a2rl.results.mirror import MLFLOW_NOTE
 from a2rl.results.table import points
 from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir
-from a2rl.run.events import SubmissionAccepted, SubmissionRefused
+from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
@@ -136,6 +136,8 @@ def show_run(found: RunDir, as_json: bool) -> None:
     if graded is not None and graded.judge is not None:
         say(str(graded.judge))
     undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
+    if not found.ledger.events(BaselineKnown):
+        undrawn = "none, as there is no baseline"
     say(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}")
     if late := MLFLOW_NOTE.read(found):
         say(late, style="yellow")

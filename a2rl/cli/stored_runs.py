@@ -155,14 +155,16 @@ def _report_on_run(run_id: str) -> None:
     if found.record_path("validity").exists() and not is_finished:
         with owned(found):
             stage_report(found, settings)  # it could not be finished when the run ended
-    draw_report(found, settings)
-    say(str(found.report))
-    if params.is_used:
-        catch_up(found, Anchor(params, settings.root))
-        if late := ANCHOR_NOTE.read(found):
-            say(late, style="yellow")
-    Tracker(settings).sync(found)
-    MLFLOW_NOTE.mark(found, "")
+    try:
+        draw_report(found, settings)
+        say(str(found.report))
+    finally:  # a run without a page is in MLflow, too
+        if params.is_used:
+            catch_up(found, Anchor(params, settings.root))
+            if late := ANCHOR_NOTE.read(found):
+                say(late, style="yellow")
+        Tracker(settings).sync(found)
+        MLFLOW_NOTE.mark(found, "")
 
 
 ALL = "every run of this checkout"

@@ -172,7 +172,10 @@ def check_report(run: RunDir) -> None:
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
     if not run.report.exists():
-        raise NotCheckedError(f"there is no page: `a2rl report {run.id}` draws it")
+        draws = (
+            f": `a2rl report {run.id}` draws it" if run.ledger.events(BaselineKnown) else ", as there is no baseline"
+        )
+        raise NotCheckedError(f"there is no page{draws}")
     folder = run.report.parent
     changed = [
         path

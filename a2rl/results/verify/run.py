@@ -43,7 +43,9 @@ from a2rl.run.events import (
     BaselineKnown,
     DrawRevealed,
     PrivateGraded,
+    RunClosed,
     RunFailed,
+    RunInterrupted,
     RunOpened,
     SubmissionAccepted,
     SubmissionRefused,
@@ -55,6 +57,9 @@ from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord, judge_record, verdict_of
 from a2rl.task_api.data import can_draw, drawn_digest
 from a2rl.validity.record import FROM_WORST, STAGE, Validity, ValidityRecord, event_of, may_reveal
+
+WITHOUT_SETUP = (RunFailed, RunInterrupted, ValidityDecided, DrawRevealed, RunClosed)
+"""All that can happen in a run whose setup fails."""
 
 
 def check_records(run: RunDir) -> None:
@@ -385,6 +390,8 @@ def _check_published(run: RunDir, trust: Trust) -> str:
 
 def _check_spec(run: RunDir) -> str:
     opened = run.ledger.events(RunOpened)
+    if not opened and all(isinstance(entry.event, WITHOUT_SETUP) for entry in run.ledger.entries()):
+        raise NotCheckedError("the run failed before it was set up")
     require(len(opened) == 1, "the ledger does not begin with one run")
     spec = run.spec
     try:

@@ -14,17 +14,22 @@ from a2rl.anchor.signatures import load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle.archive import INDEX, pack, unpack
 from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
 from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
 from a2rl.recording.trajectory import read_summary
 from a2rl.results.verify import Trust
+from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
+from a2rl.run.failure import record_failure
 from a2rl.run.ledger import chain_hash
 from a2rl.validity.record import Finding, lower
-from tests.bundles import opened, rewritten, with_files
-from tests.run_maker import Finished, checkout, finished_run, make_run
+from stages.report import report
+from stages.validity import validity
+from tests.bundles import audited_here, opened, rewritten, with_files
+from tests.run_maker import Finished, checkout, finished_run, make_run, spec
 from tests.signing_key import make_key, public_path
 from tests.small_model import build_base_model
 
@@ -73,6 +78,23 @@ def test_labels_of_a_judge_and_set_aside_states_are_nothing_new(tmp_path: Path, 
         (run.root / ".replaced" / "20260412-093015" / "spec.json").write_text("{}")
         assert audit(run, given.trust, None, theirs.absent).sound
         assert pack(run, tmp_path / "again.tar.gz", with_weights=True).left_out == {}
+
+
+def test_a_run_that_failed_in_its_setup_can_be_bundled(tmp_path: Path, given: Given) -> None:
+    (tmp_path / "theirs").mkdir()
+    settings = checkout(tmp_path / "theirs")
+    run = RunDir.create(settings.runs, spec())
+    record_failure(run, "setup", InfrastructureError("the disk is full"))
+    validity(run, settings)
+    report(run, settings)
+    bundle = tmp_path / "new" / "run.tar.gz"
+    pack(run, bundle, with_weights=True)
+    done = audited_here(bundle, given.settings)
+    assert done.audit is not None
+    assert done.audit.exit_code == VOID
+    assert done.shown is not None
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0.0))  # an agent cannot start in a run that was not set up
+    assert not audit(run, Trust(), None).sound
 
 
 def test_what_an_agent_says_is_read_whatever_bytes_it_has(given: Given) -> None:
