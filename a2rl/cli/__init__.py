@@ -13,10 +13,11 @@ APPLICATION = ("agents", "flows", "stages", "tasks")
 
 def main() -> None:
     """Runs a command. An error is printed as one line that says how to fix it, without a stack trace."""
-    from a2rl.cli.commands import app
     from a2rl.cli.console import print_error
 
     try:
+        from a2rl.cli.commands import app  # takes half a second, in which Ctrl-C may come
+
         _check_homes(sys.argv[1:])
         _use_project()
         app()

@@ -142,6 +142,7 @@ def _shortened(text: str) -> str:
     return printable(text, MAX_SHOWN)
 
 
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 START_TIMEOUT_S = 120
 END_TIMEOUT_S = 5
 DATABASE_BYTES = 20_000_000
@@ -161,7 +162,7 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
     server: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)  # the user's own is there already
     if not settings.environ.get("PREFECT_API_URL"):
         server = embedded_server(settings)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends a command as Ctrl-C does
+    end_once()
     try:
         with err.status("starting Prefect (the first time takes half a minute)") as status, server as wait_until_ready:
             from flows.pipeline import a2rl  # the import takes seconds, during which the server starts
@@ -173,6 +174,22 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
                 a2rl(run_ids=ids, **parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
         raise InterruptedByUserError(f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(ids)}") from error
+
+
+def end_once() -> None:
+    """Lets Ctrl-C or SIGTERM end this command once: a second one would end what saves the runs."""
+    for number in STOPPING:
+        signal.signal(number, _end)
+
+
+def _end(*_: object) -> None:
+    for number in STOPPING:
+        signal.signal(number, _ask_to_wait)
+    raise KeyboardInterrupt
+
+
+def _ask_to_wait(*_: object) -> None:
+    os.write(2, f"stopping the runs takes some seconds (at once: kill -9 {os.getpid()})\n".encode())
 
 
 @contextmanager

@@ -1,14 +1,15 @@
-"""Tests the embedded Prefect server of a command."""
+"""Tests how a command runs a flow: its embedded Prefect server, and how it is stopped."""
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
 
-from a2rl.cli.flow_runner import embedded_server
+from a2rl.cli.flow_runner import STOPPING, embedded_server, end_once
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 
@@ -38,6 +39,20 @@ def test_a_killed_embedded_server_is_replaced(
         [other] = servers()
         assert other.pid != server.pid
     assert not servers()
+
+
+def test_a_second_ctrl_c_does_not_cut_the_end_short(capfd: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(number) for number in STOPPING]
+    try:
+        end_once()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert capfd.readouterr().err.count("takes some seconds") == 2
+    finally:
+        for number, handler in zip(STOPPING, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_a_full_disk_is_said_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
