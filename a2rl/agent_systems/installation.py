@@ -131,7 +131,7 @@ class Installation:
         """
         install = self.agent.install
         if install is None:
-            raise UsageError(f"{self.agent.id} needs no installation")
+            raise UsageError("it needs no installation")
         if self.version is not None:
             say(f"{self.agent.id} {self.version} is installed")
             return
@@ -247,13 +247,15 @@ def executable_of(choice: str | None, settings: Settings) -> Path:
     """Returns the interpreter that a choice stands for, without starting it.
 
     Raises:
-        UsageError: The choice is not an absolute path.
+        UsageError: The choice is not an absolute path, or is not there.
     """
     if choice is None:
         return settings.agent_python or Path(sys.executable)
     path = Path(os.path.expanduser(choice))  # noqa: PTH111 - pathlib's raises an error for the home of nobody
     if not path.is_absolute():
         raise UsageError(f"python {choice!r} is not an absolute path: name an interpreter, or a folder with bin/python")
+    if not path.exists():
+        raise UsageError(f"python {choice}: there is no such file or folder on this machine")
     return path / "bin" / "python" if path.is_dir() else path
 
 

@@ -308,7 +308,7 @@ def remarks_on(run: RunDir) -> list[str]:
     texts = [f"The agent ended ({executed.ended}): {executed.why.rstrip('.')}."] if executed and executed.why else []
     for each in run.ledger.events(SubmissionRefused)[-SHOWN_REFUSALS:]:
         more = f", {each.count} times" if each.count > 1 else ""
-        texts.append(f"Refused: {each.model_path}{more}: {each.reason}.")
+        texts.append(f"Refused: {each.model_path or 'a request without a folder'}{more}: {each.reason}.")
     return [printable(scrub(text)) for text in texts]
 
 

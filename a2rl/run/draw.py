@@ -46,7 +46,9 @@ class Draw(StrictModel):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"--seed-file {path} cannot be read ({error}): {_HOW}") from error
+            raise UsageError(
+                f"--seed-file {path} cannot be read ({getattr(error, 'strerror', None) or error}): {_HOW}"
+            ) from error
         if isinstance(content, dict) and isinstance(content.get("draw"), dict):
             content = content["draw"]
         try:

@@ -77,7 +77,7 @@ class RunSettings(StrictModel):
     protocol: Protocol = Field(
         default="strict", description="strict: the result comes from held-out items. paper: best of all submissions."
     )
-    seed: int = Field(default=0, description="Seed that the agent is told.")
+    seed: int = Field(default=0, ge=0, le=(1 << 32) - 1, description="Seed that the agent is told.")
     steps: int | None = Field(
         default=None,
         ge=1,
@@ -173,6 +173,7 @@ class RunSpec(RunSettings):
     suite: str
     launch: str = ""
     """The id that all runs have in common that were started together."""
+    seed: int  # runs of earlier versions may have any
     trials: int = 1
     grading_limits: GradingLimits = GradingLimits()
     backend: Backend

@@ -89,7 +89,8 @@ def test_the_environment_is_first_on_the_path_and_readable(
 @pytest.mark.parametrize(
     ("python", "says"),
     [
-        ("/nowhere/bin/python", "python /nowhere/bin: there is no such folder"),
+        ("/nowhere/bin/python", "python /nowhere/bin/python: there is no such file or folder"),
+        ("/nowhere", "python /nowhere: there is no such file or folder"),
         ("env/bin/python", "not an absolute path"),
         ("/etc/hostname", "part of the system"),
     ],

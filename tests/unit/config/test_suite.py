@@ -177,6 +177,7 @@ def test_contradicting_settings_are_refused_also_in_single_runs(settings: Settin
     ("given", "says"),
     [
         ({"limit": 0}, "limit"),
+        ({"seed": 1 << 32}, "seed"),
         ({"limit": 401}, r"--limit 401 is more than the 400 items of gsm8k \(mini\): leave it out"),
         ({"limit": 1}, "no items for one of the two halves of gsm8k .*at least 2, or --protocol paper"),
     ],
