@@ -264,7 +264,7 @@ def _show_agreement(records: "list[LabelsRecord]") -> float | None:
 def _show_labels(name: str, record: "LabelsRecord") -> None:
     from a2rl.labels.records import in_words
 
-    say(f"{name}: {in_words(record.chain)}")
+    say(f"{name}: {in_words(record.chain)}{f' ({record.reason})' if record.reason else ''}")
     for each in record.chain:
         out.print(f"  {each.route} (confidence {each.confidence:.2f})", markup=False)
         for piece in each.evidence[:SHOWN_EVIDENCE]:

@@ -157,10 +157,12 @@ def labels_object(run: RunDir) -> dict[str, object] | None:
 def write_labels(run: RunDir, settings: Settings) -> LabelsRecord:
     """Computes the labels and writes the record. It never fails: a run that cannot be labelled has the label unknown.
 
-    A second rating that an earlier record has is kept.
+    A second rating that an earlier record has is kept, and so is an earlier record if the run can no longer be read.
     """
     record = _computed(run, settings)
     known = labels_of(run)
+    if record.reason and known is not None and not known.reason:
+        return record
     if known is not None and known.second is not None:
         record = record.model_copy(update={"second": known.second})
     return run.write("labels", record)

@@ -180,6 +180,14 @@ def test_a_second_rating_survives_a_new_computation(scene: Scene) -> None:
     assert write_labels(scene.run, scene.settings).second == second
 
 
+def test_labels_survive_a_run_that_can_no_longer_be_read(scene: Scene) -> None:
+    end_agent(scene.run)
+    known = write_labels(scene.run, scene.settings)
+    scene.run.ledger.path.write_bytes(b"no database")
+    assert write_labels(scene.run, scene.settings).reason
+    assert labels_of(scene.run) == known
+
+
 def test_the_code_history_is_read_without_large_or_binary_files(scene: Scene) -> None:
     code = scene.run.workspace / "code"
     (code / "large.py").write_text("#" * 500_000)
