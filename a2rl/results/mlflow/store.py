@@ -75,6 +75,14 @@ EXPERIMENT_TAGS = {
 TRAINING = "workflowType=machine_learning"
 """In a URL: shows the pages for the training of models, whatever the browser showed last."""
 
+_DAMAGED = "; move that file away: the runs have all that it showed, and `a2rl report RUN` mirrors one again"
+REMEDIES = {
+    "malformed": _DAMAGED,
+    "not a database": _DAMAGED,
+    "database is locked": "; wait until the program that uses it has ended, then `a2rl report RUN` mirrors the run",
+}
+"""What helps against errors of the database on this machine."""
+
 
 class TrackingError(InfrastructureError):
     """A request to MLflow failed."""
@@ -164,7 +172,8 @@ class MlflowStore:
         except Exception as error:  # MLflow, SQLAlchemy and requests raise many unrelated types
             self._experiments.clear()  # one of them may have been deleted
             first = (str(error).strip().splitlines() or [""])[0][:300]
-            message = f"MLflow at {self.uri} failed: {type(error).__name__}: {first}"
+            remedy = next((text for sign, text in REMEDIES.items() if self._is_local and sign in first), "")
+            message = f"MLflow at {self.uri} failed: {type(error).__name__}: {first}{remedy}"
             raise TrackingError(_without_password(message)) from error
 
     def experiment(self, suite: str) -> str:
