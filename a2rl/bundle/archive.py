@@ -149,7 +149,6 @@ def _index(run: RunDir, members: dict[str, Path], left_out: dict[str, str], away
 def _write_archive(target: Path, index: Index, members: dict[str, Path]) -> None:
     making = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         with (
             making.open("wb") as file,
             gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed,

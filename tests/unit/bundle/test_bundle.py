@@ -87,7 +87,7 @@ def test_a_run_that_failed_in_its_setup_can_be_bundled(tmp_path: Path, given: Gi
     record_failure(run, "setup", InfrastructureError("the disk is full"))
     validity(run, settings)
     report(run, settings)
-    bundle = tmp_path / "new" / "run.tar.gz"
+    bundle = tmp_path / "run.tar.gz"
     pack(run, bundle, with_weights=True)
     done = audited_here(bundle, given.settings)
     assert done.audit is not None
