@@ -18,7 +18,8 @@ READ_TIMEOUT_S = 60.0
 TIMEOUT_S = 2 * 3600.0
 """Maximum time for one file."""
 STALE_AFTER_S = 24 * 3600.0
-REMEDY = "check the network, or give a local mirror (--source)"
+MIRROR = "a local mirror (--source)"
+REMEDY = f"check the network, or give {MIRROR}"
 
 
 class DataSource(StrictModel):
@@ -103,7 +104,7 @@ def _checked(source: DataSource, name: str, path: Path) -> Path:
         path.resolve().unlink(missing_ok=True)
         raise InfrastructureError(
             f"{name} of {source.repo_id} is not the pinned file (SHA-256 {found[:16]}..., not {pinned[:16]}...): it "
-            "was removed; try again, or give a local mirror (--source)"
+            f"was removed; try again, or give {MIRROR}"
         )
     return path
 
@@ -119,8 +120,11 @@ def _from_hub(source: DataSource, name: str) -> Path:
 
 
 @contextmanager
-def hub_errors(repo_id: str) -> Iterator[None]:
+def hub_errors(repo_id: str, instead: str = MIRROR) -> Iterator[None]:
     """Translates the errors of a download from the hub.
+
+    Args:
+        instead: What a user may give if the hub cannot be reached.
 
     Raises:
         UsageError: The repository or revision does not exist, or needs a login.
@@ -138,5 +142,5 @@ def hub_errors(repo_id: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
             raise machine_failure(f"keep {repo_id}", error) from error
         raise InfrastructureError(
-            f"the hub cannot be reached for {repo_id} ({_in_short(error)}): {REMEDY}, or a folder with a copy"
+            f"the hub cannot be reached for {repo_id} ({_in_short(error)}): check the network, or give {instead}"
         ) from error

@@ -91,7 +91,7 @@ def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     repo_id, _, revision = name.partition("@")
-    with hub_errors(repo_id):
+    with hub_errors(repo_id, "a folder with a copy"):
         wanted = [*SMALL_FILES, "*.safetensors"]
         return Path(
             snapshot_download(repo_id, revision=revision or None, allow_patterns=wanted, etag_timeout=READ_TIMEOUT_S)

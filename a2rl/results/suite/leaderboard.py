@@ -16,6 +16,7 @@ from a2rl.core.files import FrozenModel, canonical_json
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
+from a2rl.run.budget import format_duration
 from a2rl.run.records import RunVerdict, sum_known
 from a2rl.scoring.means import Interval, student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
@@ -174,7 +175,8 @@ def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:
     for name, value in settings.items():
         if name in compared and value is not None:
             label = "" if name in PLAIN else f"{name.removesuffix('_s')} "
-            parts.append(f"{label}{value}")
+            is_plain_time = name.endswith("_s") and value == round(value)  # others stay different when they are written
+            parts.append(f"{label}{format_duration(value) if is_plain_time else value}")
     return printable(scrub(" · ".join(parts)))
 
 
@@ -336,7 +338,8 @@ def _stack(name: str, known: Sequence[str]) -> str:
     matching = [each for each in known if name in each]
     if len(matching) != 1:
         problem = f"{name!r} is part of {len(matching)} names" if matching else f"no stack {name!r}"
-        raise UsageError(f"{problem}: choose one of {', '.join(known) or 'none, because no run has finished'}")
+        choices = ", ".join(matching or known) or "none, because no run has finished"
+        raise UsageError(f"{problem}: choose one of {choices}")
     return matching[0]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.suite.leaderboard import compare_stacks
+from a2rl.results.suite.leaderboard import compare_stacks, stack_names
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
@@ -51,3 +51,10 @@ def test_stacks_without_a_common_task_are_not_compared(runs: list[RunSummary]) -
     elsewhere = [run for run in runs if run.task == "humaneval" or run.settings["agent"] == "claude-code"]
     with pytest.raises(UsageError, match="no finished runs of one task"):
         compare_stacks("codex", "opus", elsewhere)
+
+
+def test_budgets_in_the_names_of_stacks_are_for_people(settings: Settings) -> None:
+    for number, budget_s in enumerate((60.0, 60.25)):
+        simulate_run(settings, number, agent="codex", driver=None, budget_s=budget_s)
+    names = stack_names(summaries(RunDir.all(settings.runs)).runs)
+    assert set(names.values()) == {"codex · budget 1m", "codex · budget 60.25"}
