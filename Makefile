@@ -94,6 +94,8 @@ ui: setup ## open MLflow on http://127.0.0.1:5000
 	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --default-artifact-root mlruns/artifacts --host 127.0.0.1 --port $(PORT)
 
 deploy: setup ## register the deployments with the Prefect server, once
+	@prefect --no-prompt work-pool ls >/dev/null 2>&1 || { echo "no Prefect server answers at $${PREFECT_API_URL:-the URL in \
+	prefect.toml}: start one in another terminal with: prefect server start"; exit 1; }
 	@prefect --no-prompt work-pool create a2rl --type process >/dev/null 2>&1 || true
 	@prefect --no-prompt deploy --all >/dev/null
 

@@ -26,6 +26,11 @@ for _ours in ("A2RL_ROOT", "MLFLOW_TRACKING_URI"):
     os.environ.pop(_ours, None)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Tests wait for their processes, so there is one worker more than cores; each takes a gigabyte or two."""
+    return min(len(os.sched_getaffinity(0)), 7) + 1
+
+
 @pytest.fixture(autouse=True)
 def only_the_tests_own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgets the secrets that other tests registered in this process."""

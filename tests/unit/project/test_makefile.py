@@ -75,6 +75,15 @@ def test_a_used_port_of_the_mlflow_page_is_named_with_a_remedy(folder: Path) -> 
     assert refused.stdout == f"port {port} is in use: name another one with make ui PORT=...\n"
 
 
+def test_without_a_prefect_server_deploy_says_how_to_start_one(folder: Path) -> None:
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/.installed").touch()
+    (folder / ".venv/bin/prefect").symlink_to(shutil.which("false") or "/bin/false")
+    refused = make(folder, "deploy")
+    assert refused.returncode == 2
+    assert "start one in another terminal with: prefect server start" in refused.stdout
+
+
 def test_a_service_is_not_started_on_a_port_that_is_in_use(tmp_path: Path, repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
