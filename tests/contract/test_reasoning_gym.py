@@ -67,6 +67,7 @@ def test_no_item_is_in_two_parts_of_the_data(root: Path, tmp_path: Path) -> None
     assert len(set.union(*parts)) == 2600
 
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE = {
     "write": "open('/tmp/a2rl-was-here', 'w').write('x')",
     "read the user's files": f"open({str(Path(__file__))!r}).read()",
@@ -78,6 +79,11 @@ HOSTILE = {
     "hang": "[None for _ in iter(int, 1)]",
     "kill": "__import__('os').kill(__import__('os').getppid(), 9)",
     "see keys": "1 / len([name for name in __import__('os').environ if 'KEY' in name])",
+    "see its parent's keys": "open(f'/proc/{__import__(\"os\").getppid()}/environ').read()",
+    "read the project": f"__import__('os').listdir({str(REPOSITORY / 'baselines')!r})",
+    "read another task's answers": f"open({str(REPOSITORY / 'baselines/mini/gsm8k/key.json')!r}).read()",
+    "listen": "__import__('socket').socket().bind(('127.0.0.1', 0)) or True",
+    "change what others get": "__import__('builtins').__dict__.update(float=lambda _: 9.0) or 1 / 0",
 }
 
 
