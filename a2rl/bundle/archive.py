@@ -189,10 +189,7 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
     """
     folder.mkdir(mode=0o700)
     try:
-        with (
-            bundle.open("rb") as file,
-            gzip.GzipFile(fileobj=file) as packed,
-        ):
+        with bundle.open("rb") as file, gzip.GzipFile(fileobj=file) as packed:
             return _unpack(_Archive(packed), folder, max_bytes)
     except DAMAGED as error:
         raise UsageError(f"{bundle} is not a bundle of a2rl, or is damaged: {error}") from error

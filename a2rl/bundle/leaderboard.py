@@ -230,8 +230,9 @@ class Builder:
         refused: dict[str, str] = {}
         for run_id, claims in of_run.items():
             known = [each for each in claims if self._is_known(each)]
-            whole = bool(known)
-            first = min(known or claims, key=lambda each: (whole * len(_left_out(each)), each.added_at, each.bundle))
+            first = min(claims, key=lambda each: (each.added_at, each.bundle))
+            if known:
+                first = min(known, key=lambda each: (len(_left_out(each)), each.added_at, each.bundle))
             together = [each for each in claims if each.added_at == first.added_at]
             owner = first.bundle if known or all(_said(each) == _said(first) for each in together) else ""
             whose = f"of the bundle {owner[:12]}" if owner else "claimed by several bundles that came together"

@@ -135,8 +135,9 @@ def show_run(found: RunDir, as_json: bool) -> None:
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
         say(str(graded.judge))
-    undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
-    if not found.ledger.events(BaselineKnown):
+    if found.ledger.events(BaselineKnown):
+        undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
+    else:
         undrawn = "none, as there is no baseline"
     say(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}")
     if late := MLFLOW_NOTE.read(found):

@@ -182,9 +182,9 @@ def inspect_log(
     run_id: RunId,
     submission: Submission = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="The file, or the folder of a new one named by time; else here."),
-    ] = None,
+        Path,
+        typer.Option("-o", "--output", help="A file, or a folder for a new file that is named by time."),
+    ] = Path(),
 ) -> None:
     """Write a log for Inspect View: the items of a grade with answers and scores, and the agent's steps.
 
@@ -195,7 +195,7 @@ def inspect_log(
     settings = Settings.load()
     run = find_run(run_id, settings)
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
-    target = (output or Path()) / inspect_log_name(run) if output is None or output.is_dir() else output
+    target = output / inspect_log_name(run) if output.is_dir() else output
     samples = write_inspect_log(run, target, submission)
     say(
         f"{target}: {samples} samples. It has items of the eval set, which no agent may see.\n"

@@ -152,8 +152,9 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
         values = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
         axes = {key for key, several in values.items() if key in PLURAL or len(several) > 1}
         given = {each.key for each in SETTINGS if each.suite_key in self.model_fields_set}
+        cells = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
         excluded = [_given(entry) for entry in self.exclude]
-        cells = [cell for cell in self._combinations() if not any(_is_excluded(cell, entry) for entry in excluded)]
+        cells = [cell for cell in cells if not any(_is_excluded(cell, entry) for entry in excluded)]
         cells = [self._with_budget_of_task(cell) for cell in cells]
         first = {key: several[0] for key, several in values.items()}
         added = []
@@ -170,18 +171,14 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
     def without_effect(self) -> str:
         """Says which key of the suite changes none of its runs, as a mistyped one does; nothing if there is none."""
         tasks = {*self.tasks, *(entry.task for entry in self.include)}
-        for task in self.budgets.keys() - tasks:
-            return f"budgets has {task}, which is not among the suite's tasks"
-        cells = self._combinations()
+        if unknown := sorted(self.budgets.keys() - tasks):
+            return f"budgets has {unknown[0]}, which is not among the suite's tasks"
+        axes = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
         for entry in map(_given, self.exclude):
-            if not any(_is_excluded(cell, entry) for cell in cells):
+            if not all(any(value in values for value in axes[key]) for key, values in entry.items()):
                 shown = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in entry.items())
                 return f"exclude leaves out nothing with {shown}: no combination of the suite has that"
         return ""
-
-    def _combinations(self) -> list[dict[str, Any]]:
-        values = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
-        return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
     def _settings(self, cell: Mapping[str, Any], given: set[str]) -> RunSettings:
         """Returns the settings of a run; a preset decides what was not given."""

@@ -175,7 +175,7 @@ def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:
     for name, value in settings.items():
         if name in compared and value is not None:
             label = "" if name in PLAIN else f"{name.removesuffix('_s')} "
-            is_plain_time = name.endswith("_s") and value == round(value)  # others stay different when they are written
+            is_plain_time = name.endswith("_s") and float(value).is_integer()  # others stay different when written
             parts.append(f"{label}{format_duration(value) if is_plain_time else value}")
     return printable(scrub(" · ".join(parts)))
 
