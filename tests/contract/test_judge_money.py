@@ -159,6 +159,7 @@ def test_a_grade_without_money_fails_before_the_model_is_loaded(
     assert not job.result.exists()
 
 
+@pytest.mark.slow
 def test_what_the_judge_cost_is_shown_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, settings = finished_run(tmp_path / "checkout", judge=JUDGE, max_judge_usd=9.0)
     Account(run.account).add("judgement", "x-private", 500, 20, 1.25)

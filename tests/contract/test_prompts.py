@@ -151,8 +151,15 @@ def meta_of(task: str, repository: Path) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["text", "chat"])
-@pytest.mark.parametrize("examples", [False, True], ids=["without examples", "with examples"])
+@pytest.mark.parametrize(
+    ("examples", "chat"),
+    [
+        pytest.param(False, False, id="without examples, text"),
+        pytest.param(True, False, id="with examples, text", marks=pytest.mark.slow),
+        pytest.param(False, True, id="without examples, chat", marks=pytest.mark.slow),
+        pytest.param(True, True, id="with examples, chat"),
+    ],
+)
 @pytest.mark.parametrize("task", SHARED)
 def test_the_agent_trains_with_the_graders_prompts(
     task: str,

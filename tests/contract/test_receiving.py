@@ -39,7 +39,7 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.records import BaselineRecord
-from a2rl.run.rules import DEFAULT_SUBMISSIONS, MAX_WAITING
+from a2rl.run.rules import MAX_WAITING
 from tests.run_maker import FakePool, submit_checkpoint, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
 
@@ -549,6 +549,7 @@ def test_a_flood_of_hopeless_submissions_leaves_few_events(run: RunDir, settings
     assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
 
 
+@pytest.mark.slow
 def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
@@ -651,6 +652,7 @@ def test_an_allowance_comes_back_with_time() -> None:
     assert [bucket.take() for _ in range(3)] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_many_last_second_checkpoints_are_all_received(run: RunDir, settings: Settings, base_model: Path) -> None:
     """They are worked on a few at a time."""
     for number in range(24):
@@ -672,14 +674,15 @@ def test_many_last_second_checkpoints_are_all_received(run: RunDir, settings: Se
     assert invalid_transition(run.ledger.entries(), finished=True) == ""
 
 
-def test_without_a_quota_of_its_own_a_run_has_the_default_one(run: RunDir, settings: Settings, v1: str) -> None:
+def test_without_a_quota_of_its_own_a_run_has_the_default_one(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.run.spec.DEFAULT_SUBMISSIONS", 3)
     client = client_of(service_of(run, settings))
-    for number in range(DEFAULT_SUBMISSIONS):
-        answer = submit(client, v1).json()
-        assert answer["quota_left"] == DEFAULT_SUBMISSIONS - 1 - number
+    assert [submit(client, v1).json()["quota_left"] for _ in range(3)] == [2, 1, 0]
     answer = submit(client, v1)
     assert answer.status_code == 403
-    assert f"quota of {DEFAULT_SUBMISSIONS} submissions" in answer.json()["detail"]
+    assert "quota of 3 submissions" in answer.json()["detail"]
 
 
 def know_how_long_a_baseline_takes(run: RunDir, seconds: float) -> None:

@@ -17,6 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("grading") / "checkout", {"graded": ""})
 
 
+@pytest.mark.slow
 def test_what_a_model_said_is_written_and_gets_the_same_score(checkout: Checkout, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs.jsonl"
     graded = checkout.json("grade", "--task", "graded", "--model", "tiny", "--outputs", str(outputs))

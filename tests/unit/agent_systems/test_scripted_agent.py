@@ -1,9 +1,12 @@
 """Tests what the scripted agent adds to TRL: cheaper passes with the same gradient, and a selection of items."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.small_model import build_base_model
 
@@ -308,50 +311,81 @@ print("all is well")
 """
 
 
-def run(folder: Path, script: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
-    return ended.stdout.strip().rpartition("\n")[2] or ended.stderr
+SCRIPTS = {
+    "sft": SETTING + SFT_GRADIENT,
+    "grpo": SETTING + GRPO_GRADIENT,
+    "turns": TURNS,
+    "schedule": SCHEDULE,
+    "clock": CLOCK,
+    "player": PLAYER,
+    "checkpoints": CHECKPOINTS,
+    "memory": MEMORY,
+    "rows": ROWS,
+}
+IN_FORKS = """
+import json, os, sys, traceback
+from trl import GRPOTrainer, SFTTrainer
+for name, script in json.loads(sys.argv[3]).items():
+    if os.fork() == 0:
+        os.mkdir(name)
+        os.chdir(name)
+        sys.stdout = open("said", "w")
+        try:
+            exec(script, {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc(file=sys.stdout)
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+"""
+"""The libraries take seconds to load, so each script gets a copy of one process that has loaded them."""
 
 
-def test_skipping_masked_tokens_does_not_change_the_sft_gradient(tmp_path: Path, repository: Path) -> None:
-    model = build_base_model(tmp_path / "model")
-    assert run(tmp_path, SETTING + SFT_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, str]:
+    """What each script printed."""
+    folder = tmp_path_factory.mktemp("scripts")
+    model = build_base_model(folder / "model")
+    command = [sys.executable, "-c", IN_FORKS, str(repository / "agents" / "scripted"), str(model), json.dumps(SCRIPTS)]
+    subprocess.run(command, cwd=folder, check=True)
+    return {name: (folder / name / "said").read_text() for name in SCRIPTS}
 
 
-def test_skipping_zero_advantages_keeps_the_grpo_gradient(tmp_path: Path, repository: Path) -> None:
-    model = build_base_model(tmp_path / "model")
-    assert run(tmp_path, SETTING + GRPO_GRADIENT, repository / "agents" / "scripted", model) == "all is well"
+def test_skipping_masked_tokens_does_not_change_the_sft_gradient(said: dict[str, str]) -> None:
+    assert said["sft"].endswith("all is well\n"), said["sft"]
 
 
-def test_a_turn_is_compared_with_others_in_the_same_state(tmp_path: Path, repository: Path) -> None:
+def test_skipping_zero_advantages_keeps_the_grpo_gradient(said: dict[str, str]) -> None:
+    assert said["grpo"].endswith("all is well\n"), said["grpo"]
+
+
+def test_a_turn_is_compared_with_others_in_the_same_state(said: dict[str, str]) -> None:
     """These are the turns that were taken in the same state of the same game."""
-    assert run(tmp_path, TURNS, repository / "agents" / "scripted") == "all is well"
+    assert said["turns"].endswith("all is well\n"), said["turns"]
 
 
-def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, SCHEDULE, repository / "agents" / "scripted") == "all is well"
+def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(said: dict[str, str]) -> None:
+    assert said["schedule"].endswith("all is well\n"), said["schedule"]
 
 
-def test_rows_may_contain_unicode_line_separators(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, ROWS, repository / "agents" / "scripted") == "all is well"
+def test_rows_may_contain_unicode_line_separators(said: dict[str, str]) -> None:
+    assert said["rows"].endswith("all is well\n"), said["rows"]
 
 
-def test_a_clock_also_stops_after_the_most_steps(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, CLOCK, repository / "agents" / "scripted") == "all is well"
+def test_a_clock_also_stops_after_the_most_steps(said: dict[str, str]) -> None:
+    assert said["clock"].endswith("all is well\n"), said["clock"]
 
 
-def test_a_model_is_asked_as_it_answers_best_and_measured(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, PLAYER, repository / "agents" / "scripted") == "all is well"
+def test_a_model_is_asked_as_it_answers_best_and_measured(said: dict[str, str]) -> None:
+    assert said["player"].endswith("all is well\n"), said["player"]
 
 
-def test_only_a_checkpoint_that_is_clearly_worse_is_kept_back(tmp_path: Path, repository: Path) -> None:
-    assert run(tmp_path, CHECKPOINTS, repository / "agents" / "scripted") == "all is well"
+def test_only_a_checkpoint_that_is_clearly_worse_is_kept_back(said: dict[str, str]) -> None:
+    assert said["checkpoints"].endswith("all is well\n"), said["checkpoints"]
 
 
-def test_a_pass_fits_into_the_agents_memory(tmp_path: Path, repository: Path) -> None:
-    model = build_base_model(tmp_path / "model")
-    assert run(tmp_path, MEMORY, repository / "agents" / "scripted", model) == "all is well"
+def test_a_pass_fits_into_the_agents_memory(said: dict[str, str]) -> None:
+    assert said["memory"].endswith("all is well\n"), said["memory"]
 
 
 def test_an_agent_that_was_killed_goes_on_with_less_memory(tmp_path: Path, repository: Path) -> None:

@@ -279,6 +279,7 @@ def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
     assert found.exit_code == NOT_DONE
 
 
+@pytest.mark.slow
 def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader) -> None:
     """With both, the checkpoint could not even be loaded."""
 

@@ -22,6 +22,7 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
+@pytest.mark.slow
 def test_a_killed_embedded_server_is_replaced(
     settings: Settings,
 ) -> None:

@@ -109,6 +109,7 @@ def test_memory_that_others_have_taken_is_found(tried: Try, settings: Settings, 
     assert "of which 1.0 are free: end the programs that `nvidia-smi` lists" in found.found
 
 
+@pytest.mark.slow
 def test_memory_that_is_freed_while_the_engine_starts_is_found(
     tried: Try, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ def test_an_engine_is_started_once_and_takes_other_weights(tried: Try, settings:
     assert "grade with --backend transformers" in rows["both back ends"].found
 
 
+@pytest.mark.slow
 def test_a_grade_beside_a_process_that_takes_memory_is_tried(tried: Try, settings: Settings, tmp_path: Path) -> None:
     """The fake takes some at once, as many times as it says, and waits."""
     engine, gpus = FakeEngine(tmp_path / "fake"), FakeGpus(settings.root, 1)

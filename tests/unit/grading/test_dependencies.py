@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from a2rl.core.files import digest_of, read_model
 from a2rl.core.settings import Settings
 from a2rl.grading import dependencies
+from a2rl.grading.baseline import BaselineKey
 from a2rl.grading.dependencies import baseline_key, code_of
 from a2rl.grading.job import GradeJob
 from a2rl.judge.params import JudgeParams
@@ -194,3 +196,11 @@ def test_dvc_asks_the_same_question(repository: Path) -> None:
         each for each in stages["baseline"]["deps"] if each.endswith(".py") or each.startswith(("a2rl", "tasks"))
     ]
     assert "baselines/graders/${item.task}.json" in stages["baseline"]["deps"]
+
+
+@pytest.mark.parametrize("task", sorted(path.parent.name for path in REPOSITORY.glob("baselines/mini/*/key.json")))
+def test_the_baselines_of_git_are_of_the_code_that_grades(task: str) -> None:
+    """Otherwise every run grades the base model anew, which no score shows."""
+    stored = read_model(REPOSITORY / "baselines" / "mini" / task / "key.json", BaselineKey).depends_on
+    code = digest_of(code_of(task).files)
+    assert stored["grader"] == code, "`dvc repro` in a clean clone makes them anew: key.json, score.json and dvc.lock"

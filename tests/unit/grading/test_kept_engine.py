@@ -142,6 +142,7 @@ def test_a_killed_engine_costs_one_start_and_none_is_left(grade: Grade, fake: Fa
     wait_for(lambda: not any(alive(start.pid) for start in fake.starts()))
 
 
+@pytest.mark.slow
 def test_a_grade_that_takes_too_long_ends_its_engine_too(grade: Grade, fake: FakeEngine) -> None:
     fake.hang()
     with pytest.raises(GradingError, match="longer than its limit"):

@@ -242,6 +242,7 @@ def test_jobs_are_graded_also_where_no_thread_can_be_started(
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 
+@pytest.mark.slow
 def test_whatever_a_grader_started_is_ended_with_it(pool: GraderPool, make: Make) -> None:
     """This holds in whatever session it is."""
     job = make("hang", time_limit_s=5.0)

@@ -146,6 +146,7 @@ def _die(run: RunDir) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["best", "none"])
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
 def test_weights_are_compared_with_the_base_before_removal(tmp_path: Path, keep: Keep, protocol: Protocol) -> None:

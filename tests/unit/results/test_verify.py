@@ -106,6 +106,7 @@ def test_a_run_whose_clock_was_set_back_is_sound_and_shown(tmp_path: Path, monke
     assert summary_of(finished.run).is_finished
 
 
+@pytest.mark.slow
 def test_the_best_of_several_on_all_items_is_held_to_more(tmp_path: Path) -> None:
     """Seven gains in eight items and no loss prove more for a single checkpoint than for the best of three."""
     strict, paper = (finished_run(tmp_path / name, protocol=name) for name in ("strict", "paper"))

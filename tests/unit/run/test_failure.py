@@ -56,9 +56,9 @@ def run_stages(run: RunDir, settings: Settings) -> None:
     "error",
     [
         InfrastructureError("the agent's supervisor was killed; the agent was ended with it"),
-        PermissionError(13, "Permission denied", "workspace"),
-        RecursionError("a hostile transcript"),
-        OSError(28, "No space left on device"),
+        pytest.param(PermissionError(13, "Permission denied", "workspace"), marks=pytest.mark.slow),
+        pytest.param(RecursionError("a hostile transcript"), marks=pytest.mark.slow),
+        pytest.param(OSError(28, "No space left on device"), marks=pytest.mark.slow),
         MemoryError(),
     ],
     ids=lambda error: type(error).__name__,

@@ -53,6 +53,7 @@ def test_longer_answers_that_are_no_better_are_no_improvement(hundred: Judged) -
     assert improvement(hundred, before, after).ci.low <= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longer", [0.0, 1200.0])
 def test_answers_that_are_no_better_are_seldom_called_better(hundred: Judged, longer: float) -> None:
     assert false_alarms(hundred, longer, 1, 10) <= 1
