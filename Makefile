@@ -68,7 +68,7 @@ demo: setup ## run the whole benchmark on this machine: tiny model, mini data, s
 test: setup-textworld ## run the tests that need no GPU, no network and little time
 	@python -m pytest
 
-test-all: setup-textworld ## run these and the slow ones
+test-all: setup-textworld ## run these, the heavy ones and the slow ones
 	@python -m pytest -m "not gpu and not network and not agents"
 
 test-agents: setup ## install the real agent systems and drive them by a script; needs npm and a registry

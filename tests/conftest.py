@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,10 +55,12 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_base_model(tmp_path_factory.mktemp("models") / "small")
 
 
-@pytest.fixture
-def checks_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def checks_in_process() -> Iterator[None]:
     """Checks submissions in the test's own process, which is faster. test_caps.py tests the process of its own."""
-    monkeypatch.setattr(receiving, "check_apart", lambda _settings, folder, required: check_files(folder, required))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receiving, "check_apart", lambda _settings, folder, required: check_files(folder, required))
+        yield
 
 
 @pytest.fixture

@@ -298,6 +298,7 @@ except ServiceError as refused:
 """
 
 
+@pytest.mark.heavy
 def test_what_is_handed_out_asks_the_runs_own_services(
     new_run: Callable[..., RunDir],
     settings: Settings,

@@ -93,6 +93,7 @@ def test_the_stock_engine_leaves_this_process_as_it_was(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.heavy
 def test_verify_prints_one_json_object_and_says_what_it_compared(mini_games: list[Path], repository: Path) -> None:
     folder = str(mini_games[0].parent.parent)
     command = [

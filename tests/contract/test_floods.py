@@ -104,6 +104,7 @@ def answer_of(connection: socket.socket) -> bytes:
     return said
 
 
+@pytest.mark.heavy
 def test_many_hundred_open_connections_do_not_stop_the_service(
     served: Served,
 ) -> None:
@@ -250,6 +251,7 @@ def test_a_stopped_grader_is_ended_and_the_grade_is_made_again(
     assert graded.result.score is not None
 
 
+@pytest.mark.heavy
 def test_a_flood_does_not_make_the_service_look_dead(
     run: RunDir, settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +295,7 @@ class NoService(ServiceProcess):
         return Child(["sleep", "600"], os.environ)
 
 
+@pytest.mark.heavy
 def test_draining_ends_even_with_a_service_that_does_nothing(run: RunDir, settings: Settings, base_model: Path) -> None:
     trained_copy(base_model, run.workspace / "output" / "v1", seed=1)
     submit_checkpoint(GradingService(run, cast(GraderPool, FakePool(at_once=False))), "output/v1")

@@ -98,6 +98,7 @@ def test_the_answer_has_the_references_keys_and_an_interval(
     assert body["ci"][0] <= score <= body["ci"][1]
 
 
+@pytest.mark.heavy
 def test_the_best_so_far_is_the_earliest_of_the_highest_scores(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_best_so_far_is_the_earliest_of_the_highest_scores(
         assert answer["best"]["score"] == best
 
 
+@pytest.mark.heavy
 def test_many_submissions_at_once_lose_nothing_and_share_no_id(
     run: RunDir, settings: Settings, base_model: Path
 ) -> None:
@@ -532,6 +534,7 @@ def test_an_answer_tells_a_score_and_nothing_of_the_items(
 # A real service in its own process and a worker with torch, all killed while they work.
 
 
+@pytest.mark.heavy
 def test_after_kills_each_accepted_submission_is_graded_once(run: RunDir, settings: Settings, base_model: Path) -> None:
     """The grader, its worker and the service are killed."""
     paths = checkpoints(run, base_model, 3)

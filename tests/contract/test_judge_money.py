@@ -96,6 +96,7 @@ def test_a_judge_that_fails_without_money_left_gives_a_reason(
     assert "HTTP 503" in graded.result.reason
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
 def test_submissions_beyond_the_money_have_no_score(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, protocol: str
@@ -159,7 +160,7 @@ def test_a_grade_without_money_fails_before_the_model_is_loaded(
     assert not job.result.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_the_judge_cost_is_shown_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, settings = finished_run(tmp_path / "checkout", judge=JUDGE, max_judge_usd=9.0)
     Account(run.account).add("judgement", "x-private", 500, 20, 1.25)
@@ -183,6 +184,7 @@ def problem_of_account(run: RunDir, settings: Settings) -> str:
     return problem
 
 
+@pytest.mark.heavy
 def test_a_record_that_hides_what_was_paid_is_found(tmp_path: Path) -> None:
     run, settings = finished_run(tmp_path / "checkout", judge=JUDGE)
     assert problem_of_account(run, settings) == ""

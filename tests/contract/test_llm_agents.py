@@ -181,6 +181,7 @@ def test_an_llm_of_ones_own_needs_no_key(work: Callable[..., RunDir], settings: 
     assert found[1] != "7"  # it is reached through the relay
 
 
+@pytest.mark.heavy
 def test_a_run_that_was_cut_off_goes_on_in_its_session(
     work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(
     assert (record.ended, record.attempts) == ("finished", 2)
 
 
+@pytest.mark.heavy
 def test_mode_multi_tries_again_with_what_came_of_the_last(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work(play("work"), mode="multi", trials=3, budget_s=600.0)
     execute(run, checkout)
@@ -218,6 +220,7 @@ def test_a_crash_ends_even_mode_multi(work: Callable[..., RunDir], checkout: Set
     assert execute(run, checkout).attempts == 1
 
 
+@pytest.mark.heavy
 def test_a_hanging_agent_is_ended_at_its_deadline_without_loss(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work(
         "mkdir -p code; echo x > code/a.py\n" + play("work") + "trap '' TERM; sleep 100 & wait; sleep 100\n",
@@ -230,6 +233,7 @@ def test_a_hanging_agent_is_ended_at_its_deadline_without_loss(work: Callable[..
     assert (run.code / "a.py").exists()
 
 
+@pytest.mark.heavy
 def test_planted_links_in_its_home_lead_no_write_outside(
     work: Callable[..., RunDir], checkout: Settings, tmp_path: Path
 ) -> None:
@@ -276,6 +280,7 @@ def test_an_agent_that_takes_messages_is_warned_of_its_deadline(
     assert record.ended == "finished"
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("real_grading")
 def test_every_call_of_the_grading_api_is_written_down(work: Callable[..., RunDir], checkout: Settings) -> None:
     run = work('curl -s "$GRADING_SERVER_URL/time"; curl -s "$GRADING_SERVER_URL/nothing"\n' + play("work"))

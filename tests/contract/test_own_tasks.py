@@ -190,6 +190,7 @@ def test_notes_say_what_the_first_item_asks_and_what_is_odd(root: Path, tmp_path
     assert "without its copies of items, the eval set has 100 and not 200" in notes
 
 
+@pytest.mark.heavy
 def test_a_task_that_takes_long_is_said_with_its_line(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -247,6 +248,7 @@ print(json.dumps(prompts))
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "old", "new"),
     [

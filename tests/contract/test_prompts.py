@@ -125,9 +125,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
 
 
 @pytest.fixture(scope="module")
-def trained(folders: Mapping[tuple[str, bool], Path], repository: Path) -> dict[tuple[str, bool, bool], set[str]]:
-    """The prompts of the scripted agent for each task, without and with examples, as text and as a chat."""
-    cases = [(task, examples, chat) for task, examples in folders for chat in (False, True)]
+def trained(
+    folders: Mapping[tuple[str, bool], Path], repository: Path, request: pytest.FixtureRequest
+) -> dict[tuple[str, bool, bool], set[str]]:
+    """The prompts of the scripted agent in each case that is tested, which one process makes."""
+    tests: list[Any] = [each for each in request.session.items if each.path == request.path]
+    given = [each.callspec.params for each in tests]
+    cases = [(each["task"], each["examples"], each["chat"]) for each in given]
     settings = [
         (task, str(folders[task, examples] / "visible"), chat, meta_of(task, repository))
         for task, examples, chat in cases
@@ -155,8 +159,8 @@ def meta_of(task: str, repository: Path) -> dict[str, object]:
     ("examples", "chat"),
     [
         pytest.param(False, False, id="without examples, text"),
-        pytest.param(True, False, id="with examples, text", marks=pytest.mark.slow),
-        pytest.param(False, True, id="without examples, chat", marks=pytest.mark.slow),
+        pytest.param(True, False, id="with examples, text", marks=pytest.mark.heavy),
+        pytest.param(False, True, id="without examples, chat", marks=pytest.mark.heavy),
         pytest.param(True, True, id="with examples, chat"),
     ],
 )

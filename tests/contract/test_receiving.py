@@ -43,8 +43,6 @@ from a2rl.run.rules import MAX_WAITING
 from tests.run_maker import FakePool, submit_checkpoint, wait_for
 from tests.small_model import Weight, read_weights, trained_copy, write_raw_safetensors, write_safetensors
 
-pytestmark = pytest.mark.usefixtures("checks_in_process")
-
 V1, V2 = SubmitRequest("output/v1"), SubmitRequest("output/v2", key="2")
 
 
@@ -549,7 +547,7 @@ def test_a_flood_of_hopeless_submissions_leaves_few_events(run: RunDir, settings
     assert sum(event.count for event in run.ledger.events(SubmissionRefused)) == 150
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_repeated_broken_checkpoints_make_the_agent_wait_longer(
     run: RunDir, settings: Settings, base_model: Path, v1: str
 ) -> None:
@@ -652,7 +650,7 @@ def test_an_allowance_comes_back_with_time() -> None:
     assert [bucket.take() for _ in range(3)] == [True, True, False]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_many_last_second_checkpoints_are_all_received(run: RunDir, settings: Settings, base_model: Path) -> None:
     """They are worked on a few at a time."""
     for number in range(24):

@@ -60,7 +60,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxArena]:
 @pytest.mark.parametrize(
     "attack",
     [
-        pytest.param(each, id=each.name, marks=[pytest.mark.slow] if each.name.startswith(ON_READERS) else [])
+        pytest.param(each, id=each.name, marks=[pytest.mark.heavy] if each.name.startswith(ON_READERS) else [])
         for each in ON_THE_SANDBOX
     ],
 )
@@ -71,6 +71,7 @@ def test_an_attack_on_the_sandbox_is_stopped(arena: SandboxArena, attack: Attack
         pytest.skip(f"this machine does not have what it takes: {outcome.stopped_by}")
 
 
+@pytest.mark.heavy
 def test_the_command_attacks_as_each_user_of_this_machine() -> None:
     found = redteam("--only", "become_somebody_else", "--sandbox", "landlock", timeout_s=540)
     assert {each["user"] for each in found["attempts"]} == set(available_users())

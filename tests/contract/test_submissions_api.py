@@ -25,8 +25,6 @@ from a2rl.run.rules import MAX_WAITING
 from tests.run_maker import FakePool, wait_for
 from tests.small_model import trained_copy
 
-pytestmark = pytest.mark.usefixtures("checks_in_process")
-
 
 def client_of(run: RunDir, settings: Settings, pool: FakePool | None = None, gpus: tuple[str, ...] = ()) -> TestClient:
     service = GradingService(run, cast(GraderPool, pool or FakePool()))

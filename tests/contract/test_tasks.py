@@ -54,6 +54,7 @@ def test_both_halves_of_the_eval_set_have_as_many_of_each_kind(prepared: TaskChe
     assert abs(public.total() - private.total()) <= 1
 
 
+@pytest.mark.heavy
 def test_the_improvement_is_of_the_figure_that_is_scored(prepared: TaskCheck) -> None:
     ids, grader, gold = prepared.ids, prepared.grader, prepared.gold
     before, after = (

@@ -126,10 +126,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_training_goes_on(work: Work) -> None:
     assert "trained" in work(["python", "-c", TRAINING])
 
 
+@pytest.mark.heavy
 def test_an_agent_installs_a_local_wheel_in_its_own_environment(work: Work, library: Path) -> None:
     wheel = library / "hello-1.0-py3-none-any.whl"
     assert work(["bash", "-c", PIP.format(wheel=wheel)], read=str(library)).endswith("from the wheel\n")

@@ -17,7 +17,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     return Checkout(tmp_path_factory.mktemp("grading") / "checkout", {"graded": ""})
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_a_model_said_is_written_and_gets_the_same_score(checkout: Checkout, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs.jsonl"
     graded = checkout.json("grade", "--task", "graded", "--model", "tiny", "--outputs", str(outputs))
@@ -30,6 +30,7 @@ def test_what_a_model_said_is_written_and_gets_the_same_score(checkout: Checkout
     assert (scored["score"], scored["correct"], scored["total"]) == (graded["score"], graded["correct"], EVAL_ITEMS)
 
 
+@pytest.mark.heavy
 def test_an_unwritable_file_is_refused_before_the_work(checkout: Checkout, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "missing" / "outputs.jsonl"):
         done = checkout.run("grade", "--task", "graded", "--model", "tiny", "--outputs", str(place))
@@ -38,6 +39,7 @@ def test_an_unwritable_file_is_refused_before_the_work(checkout: Checkout, tmp_p
         assert "score" not in done.stdout
 
 
+@pytest.mark.heavy
 def test_outputs_that_cannot_be_written_do_not_cost_the_score(checkout: Checkout, tmp_path: Path) -> None:
     file = tmp_path / ("x" * 250)  # the name of the temporary file would be too long
     done = checkout.run("grade", "--task", "graded", "--model", "tiny", "--outputs", str(file))

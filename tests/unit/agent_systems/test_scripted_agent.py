@@ -402,6 +402,7 @@ def test_an_agent_that_was_killed_goes_on_with_less_memory(tmp_path: Path, repos
     assert (workspace / "shares").read_text() == "1 0.5 "
 
 
+@pytest.mark.heavy
 def test_a_program_that_sleeps_for_ever_fails_its_tests(repository: Path) -> None:
     """It can switch off an alarm, and what it has started ends with it."""
     program = "import os, signal, time\nsignal.alarm(0)\nos.fork()\ntime.sleep(100)"

@@ -262,6 +262,7 @@ def test_the_audit_writes_only_to_its_scratch_folder(tmp_path: Path, repository:
     assert [path.read_text() for path in (tmp_path / "outside").iterdir()] == ["dear"]
 
 
+@pytest.mark.heavy
 def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +280,7 @@ def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
     assert found.exit_code == NOT_DONE
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader) -> None:
     """With both, the checkpoint could not even be loaded."""
 
@@ -294,6 +295,7 @@ def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader)
     assert found.not_regraded == {}
 
 
+@pytest.mark.heavy
 def test_a_bundle_is_graded_anew_in_the_sandbox(reader: Reader) -> None:
     found = reader.audit(lambda members: None, regrade=True)
     assert found.not_regraded == {}

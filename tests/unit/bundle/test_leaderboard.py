@@ -318,6 +318,7 @@ def test_ctrl_c_stops_the_audits_that_others_make(
     assert stop.is_set()
 
 
+@pytest.mark.heavy
 def test_a_bundle_is_audited_once_until_the_code_changes(
     given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +399,7 @@ class Simulated:
         return folder
 
 
+@pytest.mark.heavy
 def test_hundreds_of_runs_are_ranked_compared_and_announced(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     auditor = Simulated(tmp_path / "checkout")

@@ -86,6 +86,7 @@ def bundle(a2rl: Command, bundles: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(made, tmp_path))
 
 
+@pytest.mark.heavy
 def test_a_bundle_is_found_sound_in_another_checkout(a2rl: Command, bundle: Path, mine: Settings) -> None:
     done = a2rl(mine, "audit", bundle, "--json")
     assert done.code == 0, done.out
@@ -95,6 +96,7 @@ def test_a_bundle_is_found_sound_in_another_checkout(a2rl: Command, bundle: Path
     assert list(mine.root.glob("*.jsonl")) == []
 
 
+@pytest.mark.heavy
 def test_grading_anew_without_the_base_model_says_so(a2rl: Command, bundle: Path, mine: Settings) -> None:
     """The checks are still shown."""
     done = a2rl(mine, "audit", bundle, "--regrade", "--json")
@@ -104,6 +106,7 @@ def test_grading_anew_without_the_base_model_says_so(a2rl: Command, bundle: Path
     assert "ok     the ledger's hash chain" in done.out
 
 
+@pytest.mark.heavy
 def test_grading_anew_without_weights_says_who_has_them(
     a2rl: Command, theirs: Finished, mine: Settings, tmp_path: Path
 ) -> None:
@@ -212,6 +215,7 @@ def _refused(done: Done, why: str) -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.heavy
 def test_a_run_without_a_result_is_sound_and_ends_with_4(a2rl: Command, mine: Settings, tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()

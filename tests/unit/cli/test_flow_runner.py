@@ -22,7 +22,7 @@ def environment() -> Iterator[None]:
     os.environ.update(before)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_killed_embedded_server_is_replaced(
     settings: Settings,
 ) -> None:

@@ -96,6 +96,7 @@ def test_the_wheel_holds_the_library_and_the_project_only(wheel: Path) -> None:
     assert packed == files("a2rl/**/*") | {f"a2rl/project/{name}" for name in project}
 
 
+@pytest.mark.heavy
 def test_outside_a_project_commands_say_how_to_make_one(installed: Installation, tmp_path: Path) -> None:
     """Help works."""
     assert installed.run(tmp_path, "--help").returncode == 0

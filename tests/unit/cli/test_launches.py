@@ -38,6 +38,7 @@ def test_a_damaged_run_is_of_no_launch(
     assert len(json.loads(printed.stdout.splitlines()[-1])) == 1
 
 
+@pytest.mark.heavy
 def test_mlflow_and_the_report_carry_the_launch(settings: Settings, two_launches: list[RunDir]) -> None:
     run, tracker = two_launches[0], Tracker(settings)
     tracker.sync(run)

@@ -74,6 +74,7 @@ def with_vllm(settings: Settings, folder: Path, build: str, problem: str = "") -
 # The faults.
 
 
+@pytest.mark.heavy
 def test_a_missing_vllm_is_found_and_transformers_grades(rehearsal: Callable[..., Noted]) -> None:
     here = rehearsal(backend="vllm")
     GROUPS["grades"]([here])
@@ -99,6 +100,7 @@ def test_a_driver_that_is_too_old_is_found(tried: Try, settings: Settings, tmp_p
     assert "The NVIDIA driver on your system is too old): update the driver" in found.found
 
 
+@pytest.mark.heavy
 def test_memory_that_others_have_taken_is_found(tried: Try, settings: Settings, tmp_path: Path) -> None:
     gpus = FakeGpus(settings.root, 1)
     gpus.change_gpu(0, free_bytes=GIB)
@@ -109,7 +111,7 @@ def test_memory_that_others_have_taken_is_found(tried: Try, settings: Settings, 
     assert "of which 1.0 are free: end the programs that `nvidia-smi` lists" in found.found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_memory_that_is_freed_while_the_engine_starts_is_found(
     tried: Try, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +136,7 @@ def test_weights_that_do_not_load_are_found(tried: Try, base_model: Path, tmp_pa
     assert "model.safetensors" in rows["weights"].found
 
 
+@pytest.mark.heavy
 def test_a_full_disk_is_found(tried: Try, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -174,6 +177,7 @@ def test_a_refused_nccl_is_found(tried: Try, settings: Settings, monkeypatch: py
 # The links themselves.
 
 
+@pytest.mark.heavy
 def test_an_engine_is_started_once_and_takes_other_weights(tried: Try, settings: Settings, tmp_path: Path) -> None:
     """The fake writes other texts than transformers does, which is found."""
     engine = FakeEngine(tmp_path / "fake")
@@ -187,7 +191,7 @@ def test_an_engine_is_started_once_and_takes_other_weights(tried: Try, settings:
     assert "grade with --backend transformers" in rows["both back ends"].found
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_grade_beside_a_process_that_takes_memory_is_tried(tried: Try, settings: Settings, tmp_path: Path) -> None:
     """The fake takes some at once, as many times as it says, and waits."""
     engine, gpus = FakeEngine(tmp_path / "fake"), FakeGpus(settings.root, 1)

@@ -200,7 +200,7 @@ def faults_of(place: Place) -> Iterator[Fault]:
 SECOND = (None, *(Fault(kind, name) for kind in DEATHS for name in ("take", "commit")))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_a_checkout_has_done_outlives_an_older_copy(places: tuple[Place, Place]) -> None:
     here, elsewhere = places
     for number, (first, second) in enumerate(zip(faults_of(here), itertools.cycle(SECOND), strict=False)):
@@ -218,7 +218,7 @@ def test_what_a_checkout_has_done_outlives_an_older_copy(places: tuple[Place, Pl
         assert note_of(moved).read_text() == used[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_between_two_checkouts_what_was_safe_stays(
     places: tuple[Place, Place],
 ) -> None:

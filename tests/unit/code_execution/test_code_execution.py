@@ -272,7 +272,7 @@ def is_tester(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_answers_that_end_their_testers_are_wrong() -> None:
     """They make no other answer fail. The test's computation with a small, plain value never ends, inside one step of
     Python.

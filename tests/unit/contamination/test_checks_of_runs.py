@@ -145,6 +145,7 @@ def _lengths(path: Path, chars: Callable[[float], int]) -> None:
     write_model(path, GradeResult(score=summarise(items), items=tuple(items)))
 
 
+@pytest.mark.heavy
 def test_answers_that_are_long_where_they_lose_flag_the_result(tmp_path: Path) -> None:
     finished = finished_run(tmp_path / "checkout", items=60)
     best = best_submission(finished.run.ledger)

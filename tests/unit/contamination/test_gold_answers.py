@@ -104,7 +104,7 @@ def private_ids(run: RunDir) -> list[str]:
     return ids_of_run(run.spec, hidden_of(run), "private")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_what_all_prompts_begin_with_changes_no_value(settings: Settings, base: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -126,6 +126,7 @@ def test_what_all_prompts_begin_with_changes_no_value(settings: Settings, base: 
     assert found.values[0] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.heavy
 def test_a_model_that_learned_the_private_items_is_flagged(settings: Settings, base: Path) -> None:
     run = run_on_a_draw(settings, base)
     rows = asked_items(run.spec, base, hidden_of(run), private_ids(run), settings.root)
@@ -135,7 +136,7 @@ def test_a_model_that_learned_the_private_items_is_flagged(settings: Settings, b
     assert _figure(found, "p") < 0.002
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_model_that_was_trained_on_other_draws_is_not_flagged(settings: Settings, base: Path, tmp_path: Path) -> None:
     run = run_on_a_draw(settings, base)
     draw("data of the agent", tmp_path)
@@ -152,7 +153,7 @@ def _figure(found: Finding, what: str) -> float:
     return cast(float, value)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_log_probability_is_that_of_the_answers_tokens(settings: Settings, base: Path, tmp_path: Path) -> None:
     """It does not depend on what else is in the batch."""
     import torch
@@ -178,6 +179,7 @@ def test_the_log_probability_is_that_of_the_answers_tokens(settings: Settings, b
     )
 
 
+@pytest.mark.heavy
 def test_a_model_with_a_chat_template_is_asked_in_a_chat(settings: Settings, base: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -225,6 +225,7 @@ def test_a_single_folder_is_not_looked_at_beyond_the_limit(
     assert len(looked) == 11
 
 
+@pytest.mark.heavy
 def test_reading_a_transcript_is_not_the_agents_time(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ while time.monotonic() < end: pass
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("script", "least_s", "most_s"),
     [("exec sleep 4\n", 2.0, 5.0), ("exec python -c '" + TRAINS_ON + "'\n", 0.0, 0.8)],

@@ -53,7 +53,7 @@ def test_a_worker_finds_the_checkout_of_make_deploy(repository: Path) -> None:
     assert yaml.safe_load((repository / "prefect.yaml").read_text(encoding="utf-8"))["pull"] == PULL_STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("more", [{}, {"A2RL_ROOT": "/nowhere"}])
 def test_a_worker_of_prefects_own_command_finds_the_checkout(
     tmp_path: Path, repository: Path, more: dict[str, str]

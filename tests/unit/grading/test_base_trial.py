@@ -28,7 +28,7 @@ def base(base_model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(base_model, tmp_path / "base")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_base_model_is_tried_once_and_its_config_completed(
     base: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,12 +27,14 @@ def without_a_weight(model: Path) -> Path:
     return model
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_that_lacks_a_weight_is_refused_by_its_name(model: Path, settings: Settings) -> None:
     require_complete(model, settings)
     with pytest.raises(InvalidSubmissionError, match=f"lacks weights: {FUSED}"):
         require_complete(without_a_weight(model), settings)
 
 
+@pytest.mark.heavy
 def test_a_model_that_only_vllm_knows_passes(model: Path, settings: Settings) -> None:
     config = json.loads((without_a_weight(model) / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"model_type": "of-tomorrow", "architectures": ["New"]}))

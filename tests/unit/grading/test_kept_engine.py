@@ -79,6 +79,7 @@ def test_one_engine_grades_checkpoints_each_with_its_own_weights(grade: Grade, f
     assert first.items[0].answer != second.items[0].answer
 
 
+@pytest.mark.heavy
 def test_an_engine_that_dies_is_replaced_within_the_grade(grade: Grade, fake: FakeEngine, base_model: Path) -> None:
     """The same holds for one that refuses weights."""
     grade(1)
@@ -142,7 +143,7 @@ def test_a_killed_engine_costs_one_start_and_none_is_left(grade: Grade, fake: Fa
     wait_for(lambda: not any(alive(start.pid) for start in fake.starts()))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_grade_that_takes_too_long_ends_its_engine_too(grade: Grade, fake: FakeEngine) -> None:
     fake.hang()
     with pytest.raises(GradingError, match="longer than its limit"):

@@ -100,6 +100,7 @@ MENDED: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("make", "what"), MENDED.values(), ids=MENDED)
 def test_the_command_of_a_refusal_makes_a_checkpoint(
     workspace: Path, base_model: Path, make: Callable[[Path, Path], None], what: str

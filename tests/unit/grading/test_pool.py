@@ -123,6 +123,7 @@ def test_only_so_many_jobs_of_a_device_wait_for_their_judge(pool: GraderPool, ma
     assert [each.result(SOON_S).score.correct for each in [*waiting, graded]] == [1] * (MAX_JUDGING + 2)
 
 
+@pytest.mark.heavy
 def test_a_job_that_waits_too_long_for_its_judge_fails_alone(pool: GraderPool, make: Make) -> None:
     pool.submit(make("grade")).result(SOON_S)  # its worker has started
     late, other = make("judge", time_limit_s=2.0), make("judge")
@@ -242,7 +243,7 @@ def test_jobs_are_graded_also_where_no_thread_can_be_started(
     assert pool.submit(make("die once")).result(SOON_S).score.correct == 1
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_whatever_a_grader_started_is_ended_with_it(pool: GraderPool, make: Make) -> None:
     """This holds in whatever session it is."""
     job = make("hang", time_limit_s=5.0)

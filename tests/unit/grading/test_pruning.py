@@ -32,8 +32,6 @@ from tests.run_maker import (
 )
 from tests.small_model import build_base_model, trained_copy
 
-pytestmark = pytest.mark.usefixtures("checks_in_process")
-
 SUBMISSIONS = 6
 
 
@@ -146,7 +144,7 @@ def _die(run: RunDir) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("keep", ["best", "none"])
 @pytest.mark.parametrize("protocol", ["strict", "paper"])
 def test_weights_are_compared_with_the_base_before_removal(tmp_path: Path, keep: Keep, protocol: Protocol) -> None:

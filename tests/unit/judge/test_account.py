@@ -76,6 +76,7 @@ def test_a_judge_that_cannot_be_reached_costs_nothing(judge: FakeJudge, tmp_path
     assert Account(tmp_path / "account.db").use().requests == 0
 
 
+@pytest.mark.heavy
 def test_at_the_limit_only_what_is_under_way_is_finished(judge: FakeJudge, tmp_path: Path) -> None:
     before, limit = len(judge.asked()), 10 * PRICE
     with pytest.raises(SpendLimitError, match="--max-judge-usd"):

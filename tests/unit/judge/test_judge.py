@@ -154,7 +154,7 @@ def test_after_too_many_failures_nothing_more_is_asked(shared_judge: FakeJudge, 
     assert "500" in answers[-1].reason
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_killed_judge_is_not_asked_again_about_its_answers(tmp_path: Path) -> None:
     """Except for the requests in progress at the kill, whose answers may be lost."""
     cache, answered = tmp_path / "cache", 0
@@ -174,7 +174,7 @@ def test_a_killed_judge_is_not_asked_again_about_its_answers(tmp_path: Path) -> 
     assert sum(answer.verdict is not None for answer in answers) == len(answers) == PAIRS
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_client_that_is_killed_half_way_pays_for_nothing_twice(tmp_path: Path) -> None:
     cache, concurrency = tmp_path / "cache", 64
     with fake_judge(tmp_path) as judge:
@@ -199,6 +199,7 @@ def test_several_threads_that_ask_the_same_ask_once(tmp_path: Path) -> None:
     assert [answer.verdict for answer in answers] == pytest.approx([0.75] * 8)
 
 
+@pytest.mark.heavy
 def test_processes_that_ask_the_same_at_once_pay_for_it_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with fake_judge(tmp_path) as judge:

@@ -46,7 +46,7 @@ def test_a_local_model_judges_without_key_and_network(model: Path, tmp_path: Pat
     assert "context" in too_long.reason
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_requests_that_a_local_model_cannot_serve_are_refused(model: Path, tmp_path: Path, settings: Settings) -> None:
     config = config_of(model, tmp_path / "judgements.db", settings)
     body = {"model": "x", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "temperature": 1.0}

@@ -20,7 +20,7 @@ def assert_harmless(cases: list[Hostile], folder: Path) -> None:
         assert memory_bytes() <= most, each.name
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_hostile_programs_change_no_result(tmp_path: Path) -> None:
     assert_harmless([each for each in hostile() if each.name in SAMPLE], tmp_path)
 

@@ -178,6 +178,7 @@ def test_a_process_may_be_called_anything(start: Start, tmp_path: Path, settings
             assert process.wait(30) == AgentExit(0, "", 0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("victim", ["the guard", "its child", "both"])
 def test_killing_the_supervisor_ends_the_agent(start: Start, tmp_path: Path, victim: str) -> None:
     """This holds even for one that wiped its environment."""
@@ -207,6 +208,7 @@ def test_a_hanging_supervisor_is_replaced(start: Start, tmp_path: Path, monkeypa
     assert not working_in(tmp_path)
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_ended_is_reported_and_does_not_raise(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

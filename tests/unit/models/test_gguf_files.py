@@ -77,6 +77,7 @@ def test_the_reason_reaches_the_user(settings: Settings, tmp_path: Path) -> None
     assert not [path for path in (settings.models / "gguf").iterdir() if path.is_dir()]
 
 
+@pytest.mark.heavy
 def test_a_file_that_lacks_weights_is_refused(settings: Settings, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "small.gguf", without="blk.0.attn_q")
     with pytest.raises(UsageError, match=r"lacks weights, such as model\.layers\.0\.self_attn\.q_proj"):

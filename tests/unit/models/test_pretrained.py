@@ -92,7 +92,7 @@ def left_in(settings: Settings) -> list[str]:
     return sorted(name for name in names if not name.endswith((".lock", ".licences.json")))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_however_many_ask_for_a_model_it_is_downloaded_once(made: Settings, source: Source) -> None:
     assert len(Served.wheels) == len(source.model.wheels) == 2
     assert left_in(made) == [source.model.name]

@@ -49,7 +49,7 @@ def make(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_an_environment_without_pip_such_as_one_of_uv_gets_it(folder: Path) -> None:
     venv.create(folder / ".venv", with_pip=False)
     done = make(folder, "setup", f"PYTHON={sys.executable}", "PIP=true")

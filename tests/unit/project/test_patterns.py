@@ -23,6 +23,7 @@ def test_the_patterns_of_all_modules_are_found() -> None:
     assert set(TRUSTED) <= set(texts), "these are no longer in the code"
 
 
+@pytest.mark.heavy
 def test_every_pattern_takes_linear_time() -> None:
     bad = []
     for pattern in tried():

@@ -38,7 +38,7 @@ def make_experiment(place: tuple[Path, str]) -> str:
         return store.experiment("raced")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_submission_costs_few_requests_at_any_time(tmp_path: Path) -> None:
     found = measure(1, 6, tmp_path)
     each = found.live[1:-1]
@@ -56,7 +56,7 @@ def test_fifty_runs_of_forty_submissions_take_five_minutes(tmp_path: Path) -> No
     assert found.seconds < LIMIT_S
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_processes_that_create_an_experiment_at_once_agree_on_it(settings: Settings, server: str) -> None:
     """They agree at a server, and in a database in which nothing is yet."""
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as processes:

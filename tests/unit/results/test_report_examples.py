@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from a2rl.core.files import read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.results.report.page import write_report
@@ -42,6 +44,7 @@ def test_a_long_answer_is_cut() -> None:
     assert shown.after == "y" * MAX_CHARS
 
 
+@pytest.mark.heavy
 def test_the_page_shows_texts_as_text_and_does_without_the_items(tmp_path: Path) -> None:
     run, settings = finished_run(tmp_path / "checkout")
     [private] = run.ledger.events(PrivateGraded)

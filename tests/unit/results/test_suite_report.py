@@ -217,7 +217,7 @@ def test_a_summary_that_came_with_a_copied_run_is_not_believed(tmp_path: Path) -
     assert summary_of(RunDir(copied)).gain == honest.gain != summary_of(run).gain
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_one_more_run_leaves_the_other_summaries_as_they_are(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_suite(settings, 12, submissions=5)

@@ -106,7 +106,7 @@ def test_a_run_whose_clock_was_set_back_is_sound_and_shown(tmp_path: Path, monke
     assert summary_of(finished.run).is_finished
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_the_best_of_several_on_all_items_is_held_to_more(tmp_path: Path) -> None:
     """Seven gains in eight items and no loss prove more for a single checkpoint than for the best of three."""
     strict, paper = (finished_run(tmp_path / name, protocol=name) for name in ("strict", "paper"))
@@ -123,6 +123,7 @@ def test_the_best_of_several_on_all_items_is_held_to_more(tmp_path: Path) -> Non
     assert best.ci.low < one.ci.low
 
 
+@pytest.mark.heavy
 def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path) -> None:
     paper = finished_run(tmp_path / "paper", protocol="paper")
     note = "best of 3 submissions on the whole eval set; selection makes it optimistic (cross-fitted, the gain is +25.0"

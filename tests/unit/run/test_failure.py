@@ -56,9 +56,9 @@ def run_stages(run: RunDir, settings: Settings) -> None:
     "error",
     [
         InfrastructureError("the agent's supervisor was killed; the agent was ended with it"),
-        pytest.param(PermissionError(13, "Permission denied", "workspace"), marks=pytest.mark.slow),
-        pytest.param(RecursionError("a hostile transcript"), marks=pytest.mark.slow),
-        pytest.param(OSError(28, "No space left on device"), marks=pytest.mark.slow),
+        pytest.param(PermissionError(13, "Permission denied", "workspace"), marks=pytest.mark.heavy),
+        pytest.param(RecursionError("a hostile transcript"), marks=pytest.mark.heavy),
+        pytest.param(OSError(28, "No space left on device"), marks=pytest.mark.heavy),
         MemoryError(),
     ],
     ids=lambda error: type(error).__name__,

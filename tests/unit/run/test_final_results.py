@@ -155,7 +155,7 @@ def assert_final_wherever_it_fails(found: Finished, modules: Sequence[str], monk
         shutil.rmtree(broken.settings.root)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_a_result_stands_wherever_its_last_stages_fail(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_final_wherever_it_fails(finished, STAGES, monkeypatch)
 

@@ -134,7 +134,7 @@ def graded(rng: np.random.Generator, items: int, changed: float, shift: float) -
     return (after - before).tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize(("items", "changed"), [(41, 0.1), (41, 1.0), (100, 0.05), (134, 0.5)])
 def test_graded_values_without_a_gain_are_seldom_called_better(items: int, changed: float) -> None:
     rng = np.random.default_rng(0)

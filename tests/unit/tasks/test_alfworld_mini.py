@@ -66,7 +66,7 @@ def test_a_game_file_has_the_keys_of_the_released_ones(train: list[Household], t
     assert Game.load(tmp_path / "game" / GAME).walkthrough == train[0].walkthrough
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_both_engines_play_a_generated_household(evaluation: list[Household], tmp_path: Path) -> None:
     pytest.importorskip("textworld", reason="TextWorld is not installed: it needs a C compiler")
     for number, household in enumerate(evaluation[1:5]):

@@ -77,6 +77,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.heavy
 def test_a_rollout_has_texts_probabilities_and_the_games_answers(data: Path, tmp_path: Path) -> None:
     model = build_base_model(tmp_path / "model")
     ended = subprocess.run(

@@ -68,6 +68,7 @@ def judging(judge: FakeJudge, folder: Path, mood: str = "kind", **changes: Any) 
     return JudgeConfig(judge.params(mood, attempts=1, **changes), folder / "judgements.db")
 
 
+@pytest.mark.heavy
 def test_a_judged_item_is_correct_where_the_judge_prefers_it(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
     ids = grader.item_ids(hidden)
     items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, judging(judge, tmp_path))
@@ -181,6 +182,7 @@ def test_equally_longer_answers_cannot_be_length_controlled(tmp_path: Path) -> N
         package.length_control(rows, generated_calibration(tmp_path / CALIBRATION, 9))
 
 
+@pytest.mark.heavy
 def test_runs_that_are_scored_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = generated_calibration(tmp_path / CALIBRATION, 60)
     all_rows = [

@@ -53,7 +53,7 @@ def test_longer_answers_that_are_no_better_are_no_improvement(hundred: Judged) -
     assert improvement(hundred, before, after).ci.low <= 0
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("longer", [0.0, 1200.0])
 def test_answers_that_are_no_better_are_seldom_called_better(hundred: Judged, longer: float) -> None:
     assert false_alarms(hundred, longer, 1, 10) <= 1
@@ -82,6 +82,7 @@ def false_alarms(of: Judged, longer: float, tried: int, runs: int) -> int:
     return called
 
 
+@pytest.mark.heavy
 def test_a_true_gain_is_found(hundred: Judged) -> None:
     rng = np.random.default_rng(3)
     found = [improvement(hundred, hundred.results(rng, -1, 0), hundred.results(rng, 0.5, 0)) for _ in range(10)]
@@ -116,6 +117,7 @@ def test_eight_hundred_items_take_seconds(tmp_path: Path) -> None:
     assert time.thread_time() - started < 20
 
 
+@pytest.mark.heavy
 def test_an_item_without_a_judgement_makes_the_interval_longer(hundred: Judged) -> None:
     rng = np.random.default_rng(6)
     before, after = hundred.results(rng, -1, 0), hundred.results(rng, -1, 0)

@@ -55,6 +55,7 @@ def played(data: Path, write: object) -> TaskScore:
         return summarise(grader.grade(sampler, hidden, ids, TASK.variant("mini").limits, options, asking)())
 
 
+@pytest.mark.heavy
 def test_the_expert_scores_100_with_one_search_for_each_hop(data: Path) -> None:
     score = played(data, lambda prompt: f" {next_turn(str(prompt))}")
     assert score.score == 100
@@ -154,6 +155,7 @@ def test_every_fact_is_on_its_page_and_found_by_its_name(world: World, index: In
             )
 
 
+@pytest.mark.heavy
 def test_the_pretraining_text_is_small_and_about_another_world(world: World) -> None:
     documents = list(mini.pretraining_text(0))
     assert documents == list(mini.pretraining_text(0))

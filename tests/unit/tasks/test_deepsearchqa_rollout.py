@@ -105,6 +105,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_a_rollout_has_texts_probabilities_and_what_was_shown(data: Path, tmp_path: Path) -> None:
     model = build_base_model(tmp_path / "model")
     ended = subprocess.run(

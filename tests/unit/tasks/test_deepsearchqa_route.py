@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from a2rl.core.files import write_jsonl
 from tasks.deepsearchqa import mini
 from tasks.deepsearchqa.mini import World
@@ -55,6 +57,7 @@ print("all is well")
 """
 
 
+@pytest.mark.heavy
 def test_the_route_imitates_the_expert_without_its_mistakes(tmp_path: Path) -> None:
     """It does without pages."""
     data, world = tmp_path / "data", World("train", 3)

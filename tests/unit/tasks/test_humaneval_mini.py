@@ -69,6 +69,7 @@ def test_there_are_at_least_forty_families_in_both_splits(train: list[Problem], 
     assert len({problem.family.name for problem in evaluation}) >= 60
 
 
+@pytest.mark.heavy
 def test_splits_and_pretraining_share_no_docstring(
     train: list[Problem], evaluation: list[Problem], documents: list[str]
 ) -> None:

@@ -39,6 +39,7 @@ def pairs(goal: Goal) -> set[Pair]:
     return {Pair(goal.nouns[-1], attribute) for attribute in goal.attributes}
 
 
+@pytest.mark.heavy
 def test_a_shop_has_a_thousand_products_of_forty_kinds(train: World, evaluation: World) -> None:
     for world in (train, evaluation):
         assert len(world.shop) == 1200

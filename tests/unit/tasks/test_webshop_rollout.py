@@ -104,6 +104,7 @@ def run(folder: Path, script: str, *arguments: object) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
+@pytest.mark.heavy
 def test_a_rollout_has_texts_probabilities_and_the_shops_answers(data: Path, tmp_path: Path) -> None:
     ended = run(tmp_path, SCRIPT, data, build_base_model(tmp_path / "model"))
     assert ended.stdout.strip() == "all is well", ended.stderr

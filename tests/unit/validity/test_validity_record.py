@@ -26,6 +26,7 @@ def checked(*levels: Level) -> Checked:
     return Checked([finding(level) for level in levels], [])
 
 
+@pytest.mark.heavy
 def test_the_stage_writes_a_record_and_an_event_that_agree(finished: Finished) -> None:
     record = validity(finished.run, finished.settings)
     (event,) = finished.run.ledger.events(ValidityDecided)
@@ -33,6 +34,7 @@ def test_the_stage_writes_a_record_and_an_event_that_agree(finished: Finished) -
     assert event.findings == tuple(each.id for each in record.validity.findings)
 
 
+@pytest.mark.heavy
 def test_a_repeated_stage_changes_nothing(finished: Finished) -> None:
     first = validity(finished.run, finished.settings)
     assert validity(finished.run, finished.settings) == first
