@@ -36,7 +36,8 @@ def main() -> None:
     try:
         attacks = [attack for attack in find_attacks(tuple(arguments.only)) if arguments.level in (None, attack.level)]
     except A2rlError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
     outcomes: list[Outcome] = []
 
     def run_session(user: str, sandbox: str) -> None:

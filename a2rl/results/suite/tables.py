@@ -49,7 +49,7 @@ def costs(board: Board) -> Table:
         tuple(
             (
                 Cell(each.stack), Cell(str(each.runs)), Cell(str(each.without_result or NOTHING)),
-                Cell(points(each.agent_hours)), Cell(NOTHING if each.tokens is None else f"{each.tokens:,}"),
+                Cell(f"{each.agent_hours:,.2f}"), Cell(NOTHING if each.tokens is None else f"{each.tokens:,}"),
                 Cell(dollars(each.cost_usd)), Cell(points(each.points_per_hour)),
                 Cell(NOTHING if each.points_per_dollar is None else f"{each.points_per_dollar:.2f}"),
             )

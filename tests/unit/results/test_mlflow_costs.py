@@ -17,7 +17,6 @@ from tests.run_maker import wait_for
 from tests.simulated_runs import simulate_run
 
 MOST_PER_SUBMISSION = 6
-LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +44,6 @@ def test_a_submission_costs_few_requests_at_any_time(tmp_path: Path) -> None:
     assert len(each) == 6
     assert max(each) <= MOST_PER_SUBMISSION
     assert max(each[1:]) - min(each[1:]) <= 1, "the number does not grow"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_fifty_runs_of_forty_submissions_take_five_minutes(tmp_path: Path) -> None:
-    """They are mirrored in this time."""
-    found = measure(50, 40, tmp_path)
-    assert max(found.live[1:-1]) <= MOST_PER_SUBMISSION
-    assert found.seconds < LIMIT_S
 
 
 @pytest.mark.heavy
