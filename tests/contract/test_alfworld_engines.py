@@ -44,12 +44,14 @@ def test_both_engines_agree_on_everything_peculiar(kind: Kind, tmp_path: Path) -
     assert steps == 150
 
 
+@pytest.mark.heavy
 def test_both_engines_agree_on_mini_games(mini_games: list[Path]) -> None:
     with memoised():
         for path in mini_games:
             assert compare(path, commands_for(path, 30))[1] is None
 
 
+@pytest.mark.heavy
 def test_both_engines_agree_on_real_games(shared_data: Path, tmp_path: Path) -> None:
     archive = shared_data / "alfworld" / "valid_seen.tar.xz"
     if not archive.is_file():

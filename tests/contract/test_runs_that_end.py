@@ -70,7 +70,9 @@ def kill_service(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("size", [0, pytest.param(2 << 30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "size", [pytest.param(0, marks=pytest.mark.heavy), pytest.param(2 << 30, marks=pytest.mark.slow)]
+)
 def test_a_last_moment_submission_with_a_slow_copy_counts(
     new_run: Callable[..., RunDir], settings: Settings, base_model: Path, tmp_path: Path, is_killed: bool, size: int
 ) -> None:
@@ -109,8 +111,8 @@ def test_a_last_moment_submission_with_a_slow_copy_counts(
     [
         pytest.param("hang", {"at_least_s": 1.0}, "longer than its limit of 1 s", marks=pytest.mark.heavy),
         pytest.param("stop", {"silence_s": 1.0}, "no sign of life for 1 s", marks=pytest.mark.heavy),
-        ("out of memory", {"memory_wait_s": 0.0}, "ran out of memory; leave it more"),
-        ("killed", {}, "probably because the machine ran out of memory"),
+        pytest.param("out of memory", {"memory_wait_s": 0.0}, "leave it more", marks=pytest.mark.heavy),
+        pytest.param("killed", {}, "probably because the machine ran out of memory", marks=pytest.mark.heavy),
         ("die", {}, "ended with its worker"),
     ],
 )

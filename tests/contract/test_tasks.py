@@ -96,6 +96,7 @@ def test_the_canonical_form_forgets_names_and_keeps_items_apart(prepared: TaskCh
     assert {texts_of(prepared).canonical(text).strip() for text in told} == told
 
 
+@pytest.mark.heavy
 def test_whatever_the_task_measures_is_mirrored_in_mlflow(
     prepared: TaskCheck, settings: Settings, base_model: Path
 ) -> None:

@@ -29,7 +29,7 @@ BARE = "landlock, with nothing of its own"
 OWN: frozenset[Layer] = frozenset({"user", "devices", "processes"})
 SANDBOXES = [
     "landlock",
-    BARE,
+    pytest.param(BARE, marks=pytest.mark.heavy),
     pytest.param("bwrap", marks=pytest.mark.skipif(not shutil.which("bwrap"), reason="no bwrap")),
 ]
 Play = Callable[[str, str, str], Outcome]

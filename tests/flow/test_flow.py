@@ -18,6 +18,7 @@ from a2rl.run.events import AgentStarted
 from tests.flow.checkout import Checkout
 from tests.flow.crashes import VICTIMS, crash_round
 
+pytestmark = pytest.mark.heavy
 FAILS_TWICE = """from a2rl.core.errors import InfrastructureError
     counter = Path(__file__).with_name("failures")
     failures = len(counter.read_text()) if counter.exists() else 0
@@ -127,7 +128,6 @@ def test_verify_finds_an_edited_score(checkout: Checkout, grid: dict[tuple[str, 
     assert "FAILED" in done.stdout
 
 
-@pytest.mark.heavy
 def test_a_stranger_grades_a_bundle_anew_in_another_checkout(
     checkout: Checkout, grid: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -161,7 +161,6 @@ def test_what_a_user_sees_has_no_warnings_and_no_stack_traces(bench: "subprocess
         assert noise not in bench.stderr + bench.stdout
 
 
-@pytest.mark.heavy
 def test_after_kills_nothing_is_lost_or_graded_twice(checkout: Checkout) -> None:
     """The service, its worker, the agent and at last the flow itself are killed; after a resume the run is whole."""
     killed = crash_round(checkout, "steady", "service+worker+agent+flow", random.Random(), submissions=3)

@@ -36,7 +36,7 @@ def main() -> None:
     try:
         attacks = [attack for attack in find_attacks(tuple(arguments.only)) if arguments.level in (None, attack.level)]
     except A2rlError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)
     outcomes: list[Outcome] = []
 

@@ -257,7 +257,11 @@ def real_adapter(base: Path, folder: Path, merged: Path, **options: Any) -> None
 
 
 @pytest.mark.parametrize(
-    "kind", ["DoRA", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "DoRA")]
+    "kind",
+    [
+        pytest.param("DoRA", marks=pytest.mark.heavy),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "DoRA"),
+    ],
 )
 def test_the_merged_model_is_what_peft_makes_of_the_adapter(
     workspace: Path, base_model: Path, tmp_path: Path, settings: Settings, kind: str

@@ -152,6 +152,7 @@ def loaded() -> dict[str, list[str]]:
     return {task: files for line in done.stdout.splitlines() for task, files in json.loads(line).items()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("task", TASKS)
 def test_all_our_code_that_grading_loads_is_found(task: str, loaded: dict[str, list[str]]) -> None:
     assert {str(Path(file).relative_to(REPOSITORY)) for file in loaded[task]} <= set(code_of(task).files)

@@ -15,6 +15,8 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.scoring.score import summarise
 from tests.run_maker import Finished, finished_run
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Finished:
@@ -32,7 +34,6 @@ def accepted(finished: Finished, number: int) -> SubmissionAccepted:
     return finished.run.ledger.events(SubmissionAccepted)[number - 1]
 
 
-@pytest.mark.heavy
 def test_a_checkpoint_gets_the_same_score_to_the_last_item(graded: Finished) -> None:
     files = {path: path.read_bytes() for path in graded.run.grades.iterdir()}
     found = regrade(graded.run, graded.settings, 2)
@@ -42,7 +43,6 @@ def test_a_checkpoint_gets_the_same_score_to_the_last_item(graded: Finished) -> 
     assert {path: path.read_bytes() for path in graded.run.grades.iterdir()} == files
 
 
-@pytest.mark.heavy
 def test_a_grade_that_was_changed_is_found_and_the_item_is_named(graded: Finished) -> None:
     path = graded.run.items(accepted(graded, 2).weights_digest, "public")
     honest = read_model(path, GradeResult)
@@ -59,7 +59,6 @@ def test_a_grade_that_was_changed_is_found_and_the_item_is_named(graded: Finishe
     assert (difference.after, difference.value_after) == (first.verdict, first.value)
 
 
-@pytest.mark.heavy
 def test_without_a_number_the_submission_that_counts_is_graded(graded: Finished) -> None:
     """It is graded on the items that decided."""
     found = regrade(graded.run, graded.settings)

@@ -26,6 +26,7 @@ def config_of(model: Path, cache: Path, settings: Settings) -> JudgeConfig:
     return JudgeConfig.by(params.resolved(OWN), settings, served=model)
 
 
+@pytest.mark.heavy
 def test_a_local_model_judges_without_key_and_network(model: Path, tmp_path: Path, settings: Settings) -> None:
     config = config_of(model, tmp_path / "judgements.db", settings)
     assert (config.api_key, config.params.model) == (None, str(model))

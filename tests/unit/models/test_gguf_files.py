@@ -40,6 +40,7 @@ def settings(tmp_path: Path) -> Settings:
     return checkout(tmp_path / "project")
 
 
+@pytest.mark.heavy
 def test_a_gguf_file_is_converted_once(settings: Settings, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "small.gguf")
     folder = resolve_model(str(file), settings)
@@ -69,6 +70,7 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, write: Callable[[Pa
     assert reason in unsuitable(tmp_path / "model.gguf")
 
 
+@pytest.mark.heavy
 def test_the_reason_reaches_the_user(settings: Settings, tmp_path: Path) -> None:
     """Nothing unfinished is left either."""
     file = empty_gguf(tmp_path / "model.gguf", architecture="starfish")

@@ -98,6 +98,7 @@ def test_however_many_ask_for_a_model_it_is_downloaded_once(made: Settings, sour
     assert left_in(made) == [source.model.name]
 
 
+@pytest.mark.heavy
 def test_the_checkpoint_is_ordinary(made: Settings, source: Source) -> None:
     """It has its tokenizer, template and licence."""
     folder = PretrainedStore(made).folder(source.model)

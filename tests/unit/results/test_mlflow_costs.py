@@ -16,6 +16,7 @@ from tests.mlflow_server import CountingProxy, mlflow_server
 from tests.run_maker import wait_for
 from tests.simulated_runs import simulate_run
 
+pytestmark = pytest.mark.heavy
 MOST_PER_SUBMISSION = 6
 
 
@@ -37,7 +38,6 @@ def make_experiment(place: tuple[Path, str]) -> str:
         return store.experiment("raced")
 
 
-@pytest.mark.heavy
 def test_a_submission_costs_few_requests_at_any_time(tmp_path: Path) -> None:
     found = measure(1, 6, tmp_path)
     each = found.live[1:-1]
@@ -46,7 +46,6 @@ def test_a_submission_costs_few_requests_at_any_time(tmp_path: Path) -> None:
     assert max(each[1:]) - min(each[1:]) <= 1, "the number does not grow"
 
 
-@pytest.mark.heavy
 def test_processes_that_create_an_experiment_at_once_agree_on_it(settings: Settings, server: str) -> None:
     """They agree at a server, and in a database in which nothing is yet."""
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as processes:

@@ -109,6 +109,7 @@ def test_the_refits_give_the_packages_rate_and_bootstrap_spread(hundred: Judged)
     assert spread == pytest.approx(resampled.std(ddof=1), rel=0.2)
 
 
+@pytest.mark.heavy
 def test_eight_hundred_items_take_seconds(tmp_path: Path) -> None:
     many, rng = judged(tmp_path / "many", 805), np.random.default_rng(0)
     before, after = many.results(rng, -1, 0), many.results(rng, -1, 500)
