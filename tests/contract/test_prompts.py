@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +87,9 @@ SHARED: Mapping[str, Callable[[Path, Path], None]] = {
     "webshop": share_shop,
 }
 
+QUICK = ("gsm8k", "alfworld")
+"""A task with one turn, and one with many."""
+
 
 def graders_prompts(task: str, hidden: Path, repository: Path, chat: bool) -> set[str]:
     """Returns the first prompt of each item."""
@@ -111,10 +114,20 @@ def as_json(prompt: Prompt) -> str:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
+def cases(request: pytest.FixtureRequest) -> list[tuple[str, bool, bool]]:
+    """What is tested: a task, without or with examples, as text or as a chat."""
+    tests: list[Any] = [each for each in request.session.items if each.path == request.path]
+    given = [each.callspec.params for each in tests]
+    return [(each["task"], each["examples"], each["chat"]) for each in given]
+
+
+@pytest.fixture(scope="module")
+def folders(
+    cases: Sequence[tuple[str, bool, bool]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, bool], Path]:
     """The data of each task, without and with examples."""
     found: dict[tuple[str, bool], Path] = {}
-    for task in SHARED:
+    for task in {task for task, _, _ in cases}:
         plain, shown = (tmp_path_factory.mktemp(task) / name for name in ("plain", "shown"))
         visible, hidden = prepare_mini(task, plain)
         SHARED[task](visible, hidden)
@@ -126,12 +139,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], 
 
 @pytest.fixture(scope="module")
 def trained(
-    folders: Mapping[tuple[str, bool], Path], repository: Path, request: pytest.FixtureRequest
+    cases: Sequence[tuple[str, bool, bool]], folders: Mapping[tuple[str, bool], Path], repository: Path
 ) -> dict[tuple[str, bool, bool], set[str]]:
-    """The prompts of the scripted agent in each case that is tested, which one process makes."""
-    tests: list[Any] = [each for each in request.session.items if each.path == request.path]
-    given = [each.callspec.params for each in tests]
-    cases = [(each["task"], each["examples"], each["chat"]) for each in given]
+    """The prompts of the scripted agent in each case, which one process makes."""
     settings = [
         (task, str(folders[task, examples] / "visible"), chat, meta_of(task, repository))
         for task, examples, chat in cases
@@ -164,7 +174,9 @@ def meta_of(task: str, repository: Path) -> dict[str, object]:
         pytest.param(True, True, id="with examples, chat"),
     ],
 )
-@pytest.mark.parametrize("task", SHARED)
+@pytest.mark.parametrize(
+    "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.heavy) for task in SHARED]
+)
 def test_the_agent_trains_with_the_graders_prompts(
     task: str,
     examples: bool,
