@@ -27,8 +27,8 @@ MAX_BYTES = 1 << 30
 STALE_AFTER_S = 60.0
 """Minimum age of a temporary file before it counts as abandoned: another machine's process may still write it."""
 REMEDIES = {
-    errno.ENOSPC: "free some disk space and resume",
-    errno.EDQUOT: "free some of your disk quota and resume",
+    errno.ENOSPC: "free some disk space and try again",
+    errno.EDQUOT: "free some of your disk quota and try again",
     errno.EACCES: "check who owns it and what its permissions are",
     errno.EPERM: "check who owns it and what its permissions are",
     errno.EROFS: "the file system is read-only: make it writable",

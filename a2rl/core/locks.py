@@ -26,6 +26,7 @@ POLL_INTERVAL_S = 0.1
 FIRST_NOTICE_S = 2.0
 NOTICE_INTERVAL_S = 60.0
 NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FileLock:
@@ -51,6 +52,8 @@ class FileLock:
         while True:
             if self._file < 0:
                 self._file = self._open()
+            if self._file < 0:
+                return True
             try:
                 fcntl.flock(self._file, self._kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -86,17 +89,25 @@ class FileLock:
         return ""
 
     def _open(self) -> int:
+        """Returns the open file; -1 for a reader of a folder on a read-only disk, or of another user who never locked
+        it: there is nothing to lock, and the reader cannot make it."""
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             for kind in (os.O_RDWR, os.O_RDONLY):
-                with suppress(FileNotFoundError, PermissionError):
+                try:
                     file = os.open(self._path, kind | flags)
-                    if stat.S_ISREG(os.fstat(file).st_mode):
-                        return file
-                    os.close(file)
+                except OSError as error:
+                    if error.errno not in {errno.ENOENT, *NOT_WRITABLE}:
+                        raise
+                    continue
+                if stat.S_ISREG(os.fstat(file).st_mode):
+                    return file
+                os.close(file)
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o644)
             os.fchmod(file, 0o644)  # whatever the umask says: without reading it, others could not lock it
         except OSError as error:
+            if self._kind == fcntl.LOCK_SH and error.errno in NOT_WRITABLE and not self._path.exists():
+                return -1
             raise machine_failure(f"open {self._path}", error) from error
         return file
 

@@ -1,5 +1,6 @@
 """Tests locks between processes: taken in turn, released at exit, and waited for with a message and a timeout."""
 
+import errno
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from a2rl.core import locks
 from a2rl.core import processes as process
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.locks import file_lock
+from tests.as_nobody import as_nobody, folder_of_nobody
 
 
 def hold_in_a_child(path: Path) -> int:
@@ -76,3 +78,37 @@ def test_readers_share_and_keep_a_writer_out(tmp_path: Path) -> None:
         file_lock(tmp_path / "lock", "a reader", 0.2),
     ):
         pass
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_on_a_read_only_disk_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    path, really_open = tmp_path / "lock", os.open
+    if is_there:
+        path.touch()
+
+    def open_read_only(place: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_RDWR and (path.exists() or flags & os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really_open(place, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_read_only)
+    with file_lock(path, "nobody", 0, shared=True), file_lock(path, "nobody", 0, shared=True):
+        pass
+    if not is_there:
+        with pytest.raises(InfrastructureError, match="read-only"), file_lock(path, "nobody", 0):
+            pass
+
+
+def test_what_another_user_never_locked_can_be_read() -> None:
+    with folder_of_nobody() as folder:
+        folder.chmod(0o555)
+
+        def read() -> None:
+            with file_lock(folder / "lock", "nobody", 0, shared=True):
+                pass
+            with pytest.raises(InfrastructureError, match="check who owns it"), file_lock(folder / "lock", "x", 0):
+                pass
+
+        as_nobody(read)
