@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import IntegrityError
+from a2rl.core.files import write_atomically
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.results.figures import (
@@ -131,7 +132,7 @@ class Tracker:
         with file_lock(run.root / ".mirror.lock", meanwhile, LOCK_TIMEOUT_S, heeds_stop=False):
             if not by.exists() or by.read_text(encoding="utf-8") != self._name:
                 self._known.pop(run.id, None)
-                by.write_text(self._name, encoding="utf-8")
+                write_atomically(by, self._name)
             yield
 
     def _find(self, run: RunDir) -> _Known | None:
