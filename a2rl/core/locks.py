@@ -91,7 +91,7 @@ class FileLock:
     def _open(self) -> int:
         """Returns the open file; -1 for a reader of a folder on a read-only disk, or of another user who never locked
         it: there is nothing to lock, and the reader cannot make it."""
-        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags, is_there = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, False
         try:
             for kind in (os.O_RDWR, os.O_RDONLY):
                 try:
@@ -99,6 +99,7 @@ class FileLock:
                 except OSError as error:
                     if error.errno not in {errno.ENOENT, *NOT_WRITABLE}:
                         raise
+                    is_there = error.errno != errno.ENOENT
                     continue
                 if stat.S_ISREG(os.fstat(file).st_mode):
                     return file
@@ -106,7 +107,7 @@ class FileLock:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | flags, 0o644)
             os.fchmod(file, 0o644)  # whatever the umask says: without reading it, others could not lock it
         except OSError as error:
-            if self._kind == fcntl.LOCK_SH and error.errno in NOT_WRITABLE and not self._path.exists():
+            if self._kind == fcntl.LOCK_SH and error.errno in NOT_WRITABLE and not is_there:
                 return -1
             raise machine_failure(f"open {self._path}", error) from error
         return file
