@@ -57,7 +57,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def checks_in_process() -> Iterator[None]:
-    """Checks submissions in the test's own process, which is faster. test_caps.py tests the process of its own."""
+    """Checks submissions in the test's own process, which is faster. test_caps.py tests the check in another one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(receiving, "check_apart", lambda _settings, folder, required: check_files(folder, required))
         yield

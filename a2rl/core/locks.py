@@ -53,7 +53,7 @@ class FileLock:
             if self._file < 0:
                 self._file = self._open()
             if self._file < 0:
-                return True
+                return True  # a reader where nobody has locked anything
             try:
                 fcntl.flock(self._file, self._kind | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -89,8 +89,8 @@ class FileLock:
         return ""
 
     def _open(self) -> int:
-        """Returns the open file; -1 for a reader of a folder on a read-only disk, or of another user who never locked
-        it: there is nothing to lock, and the reader cannot make it."""
+        """Returns the open file; -1 for a reader who can neither find the lock file nor make it, because the disk is
+        read-only or the folder belongs to another user."""
         flags, is_there = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, False
         try:
             for kind in (os.O_RDWR, os.O_RDONLY):

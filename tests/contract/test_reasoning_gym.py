@@ -12,6 +12,7 @@ from a2rl.task_api.catalog import find_task, load_preparer
 from a2rl.task_api.check import TaskCheck
 from a2rl.task_api.contract import TWINS
 from a2rl.task_api.reasoning_gym import Generator
+from tests.run_maker import REPOSITORY
 
 needs_package = pytest.mark.skipif(not Settings.load().tasks_python.is_file(), reason="make setup-tasks")
 CLEAN = ("spell_backward", "chain_sum?min_terms=3&max_terms=5", "word_sorting", "base_conversion")
@@ -67,7 +68,6 @@ def test_no_item_is_in_two_parts_of_the_data(root: Path, tmp_path: Path) -> None
     assert len(set.union(*parts)) == 2600
 
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 HOSTILE = {
     "write": "open('/tmp/a2rl-was-here', 'w').write('x')",
     "read the user's files": f"open({str(Path(__file__))!r}).read()",

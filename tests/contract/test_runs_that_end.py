@@ -111,7 +111,9 @@ def test_a_last_moment_submission_with_a_slow_copy_counts(
     [
         pytest.param("hang", {"at_least_s": 1.0}, "longer than its limit of 1 s", marks=pytest.mark.heavy),
         pytest.param("stop", {"silence_s": 1.0}, "no sign of life for 1 s", marks=pytest.mark.heavy),
-        pytest.param("out of memory", {"memory_wait_s": 0.0}, "leave it more", marks=pytest.mark.heavy),
+        pytest.param(
+            "out of memory", {"memory_wait_s": 0.0}, "ran out of memory; leave it more", marks=pytest.mark.heavy
+        ),
         pytest.param("killed", {}, "probably because the machine ran out of memory", marks=pytest.mark.heavy),
         ("die", {}, "ended with its worker"),
     ],

@@ -311,81 +311,47 @@ print("all is well")
 """
 
 
-SCRIPTS = {
-    "sft": SETTING + SFT_GRADIENT,
-    "grpo": SETTING + GRPO_GRADIENT,
-    "turns": TURNS,
-    "schedule": SCHEDULE,
-    "clock": CLOCK,
-    "player": PLAYER,
-    "checkpoints": CHECKPOINTS,
-    "memory": MEMORY,
-    "rows": ROWS,
+CLAIMS = {
+    "skipping masked tokens does not change the SFT gradient": SETTING + SFT_GRADIENT,
+    "skipping zero advantages keeps the GRPO gradient": SETTING + GRPO_GRADIENT,
+    "a turn is compared with others in the same state of the same game": TURNS,
+    "alfworld plays mostly the kinds that are sometimes won": SCHEDULE,
+    "rows may contain Unicode line separators": ROWS,
+    "a clock also stops after the most steps": CLOCK,
+    "a model is asked as it answers best, and measured": PLAYER,
+    "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
+    "a pass fits into the agent's memory": MEMORY,
 }
+"""What holds, and the script that ends with "all is well" if it does."""
 IN_FORKS = """
-import json, os, sys, traceback
+import json, os, sys
 from trl import GRPOTrainer, SFTTrainer
-for name, script in json.loads(sys.argv[3]).items():
+for number, script in enumerate(json.loads(sys.argv[3])):
     if os.fork() == 0:
-        os.mkdir(name)
-        os.chdir(name)
-        sys.stdout = open("said", "w")
-        try:
-            exec(script, {"__name__": "__main__"})
-        except BaseException:
-            traceback.print_exc(file=sys.stdout)
-        sys.stdout.flush()
-        os._exit(0)
+        os.mkdir(str(number))
+        os.chdir(str(number))
+        for name, stream in (("stdout", 1), ("stderr", 2)):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), stream)
+        exec(script, {"__name__": "__main__"})
+        sys.exit()
     os.wait()
 """
 """The libraries take seconds to load, so each script gets a copy of one process that has loaded them."""
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, str]:
-    """What each script printed."""
+def scripts(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Path]:
+    """For each claim, the folder with what its script has written to stdout and stderr."""
     folder = tmp_path_factory.mktemp("scripts")
-    model = build_base_model(folder / "model")
-    command = [sys.executable, "-c", IN_FORKS, str(repository / "agents" / "scripted"), str(model), json.dumps(SCRIPTS)]
-    subprocess.run(command, cwd=folder, check=True)
-    return {name: (folder / name / "said").read_text() for name in SCRIPTS}
+    arguments = [repository / "agents" / "scripted", build_base_model(folder / "model"), json.dumps([*CLAIMS.values()])]
+    subprocess.run([sys.executable, "-c", IN_FORKS, *map(str, arguments)], cwd=folder, check=True)
+    return {claim: folder / str(number) for number, claim in enumerate(CLAIMS)}
 
 
-def test_skipping_masked_tokens_does_not_change_the_sft_gradient(said: dict[str, str]) -> None:
-    assert said["sft"].endswith("all is well\n"), said["sft"]
-
-
-def test_skipping_zero_advantages_keeps_the_grpo_gradient(said: dict[str, str]) -> None:
-    assert said["grpo"].endswith("all is well\n"), said["grpo"]
-
-
-def test_a_turn_is_compared_with_others_in_the_same_state(said: dict[str, str]) -> None:
-    """These are the turns that were taken in the same state of the same game."""
-    assert said["turns"].endswith("all is well\n"), said["turns"]
-
-
-def test_alfworld_plays_mostly_the_kinds_that_are_sometimes_won(said: dict[str, str]) -> None:
-    assert said["schedule"].endswith("all is well\n"), said["schedule"]
-
-
-def test_rows_may_contain_unicode_line_separators(said: dict[str, str]) -> None:
-    assert said["rows"].endswith("all is well\n"), said["rows"]
-
-
-def test_a_clock_also_stops_after_the_most_steps(said: dict[str, str]) -> None:
-    assert said["clock"].endswith("all is well\n"), said["clock"]
-
-
-def test_a_model_is_asked_as_it_answers_best_and_measured(said: dict[str, str]) -> None:
-    assert said["player"].endswith("all is well\n"), said["player"]
-
-
-def test_only_a_checkpoint_that_is_clearly_worse_is_kept_back(said: dict[str, str]) -> None:
-    assert said["checkpoints"].endswith("all is well\n"), said["checkpoints"]
-
-
-def test_a_pass_fits_into_the_agents_memory(said: dict[str, str]) -> None:
-    assert said["memory"].endswith("all is well\n"), said["memory"]
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_this_holds(scripts: dict[str, Path], claim: str) -> None:
+    said, complained = ((scripts[claim] / name).read_text() for name in ("stdout", "stderr"))
+    assert said.strip().rpartition("\n")[2] == "all is well", complained
 
 
 def test_an_agent_that_was_killed_goes_on_with_less_memory(tmp_path: Path, repository: Path) -> None:

@@ -199,7 +199,7 @@ def test_dvc_asks_the_same_question(repository: Path) -> None:
     assert "baselines/graders/${item.task}.json" in stages["baseline"]["deps"]
 
 
-@pytest.mark.parametrize("task", sorted(path.parent.name for path in REPOSITORY.glob("baselines/mini/*/key.json")))
+@pytest.mark.parametrize("task", TASKS)
 def test_the_baselines_of_git_are_of_the_code_that_grades(task: str) -> None:
     """Otherwise every run grades the base model anew, which no score shows."""
     stored = read_model(REPOSITORY / "baselines" / "mini" / task / "key.json", BaselineKey).depends_on
