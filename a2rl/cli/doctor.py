@@ -137,7 +137,8 @@ def _vllm(settings: Settings) -> Diagnosis:
         return Diagnosis("vllm", False, True, str(error))
     if found:
         return Diagnosis("vllm", True, True, found)
-    return Diagnosis("vllm", False, True, "not installed; grading uses transformers", "run `make setup-vllm`")
+    mend = "run `scripts/setup_environment.sh vllm`"
+    return Diagnosis("vllm", False, True, "not installed; grading uses transformers", mend)
 
 
 def _agent_python(settings: Settings) -> Diagnosis:
@@ -145,12 +146,13 @@ def _agent_python(settings: Settings) -> Diagnosis:
     try:
         python = training_python(None, settings)
     except UsageError as error:
-        mend = "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `make setup-agent-env`"
+        mend = "remove .venv-agent or unset A2RL_AGENT_PYTHON, then `scripts/setup_environment.sh agent`"
         return Diagnosis("agent python", False, False, str(error), mend)
     if settings.agent_python is not None:
-        mend = "once you have mended that, remove .venv-agent and run `make setup-agent-env`" if python.left_out else ""
+        again = "once you have mended that, remove .venv-agent and run `scripts/setup_environment.sh agent`"
+        mend = again if python.left_out else ""
         return Diagnosis("agent python", True, True, str(python), mend)
-    mend = "`make setup-agent-env` makes an environment for agents: with a GPU, also vLLM, DeepSpeed and others"
+    mend = "`scripts/setup_environment.sh agent` makes one for agents: with a GPU, also vLLM, DeepSpeed and others"
     return Diagnosis("agent python", True, True, f"a2rl's own, {python}", mend)
 
 

@@ -170,7 +170,7 @@ def grades(here: Rehearsal) -> None:
                 found(_free_memory(here, device))
             with here.link("vLLM, cold start") as found:
                 if backend != "vllm":
-                    raise SkippedError("transformers grades here: `make setup-vllm` installs vLLM")
+                    raise SkippedError("transformers grades here: `scripts/setup_environment.sh vllm` installs vLLM")
                 result, texts["vllm"] = _grade(pool, _job(here, device, "vllm"))
                 found(f"{_start_s(result, 'cold')}, {ITEMS} items in {result.score.seconds:.1f} s")
             if "vllm" not in texts:
@@ -278,10 +278,11 @@ def together(here: Rehearsal) -> None:
     with here.link("DeepSpeed") as found:
         ok, output = _in_sandbox(here, "-c", "import deepspeed; print(deepspeed.__version__)")
         if not ok and "No module named 'deepspeed'" in output:
-            raise SkippedError("it is not installed: `make setup-agent-env` does so where there is a GPU")
+            raise SkippedError("it is not installed: `scripts/setup_environment.sh agent` does so where there is a GPU")
         if not ok:
             raise UsageError(
-                f"it cannot be imported ({last_words(output)}): remove .venv-agent, then `make setup-agent-env`"
+                f"it cannot be imported ({last_words(output)}): remove .venv-agent, then run "
+                "`scripts/setup_environment.sh agent`"
             )
         found(last_words(output))
 

@@ -119,7 +119,8 @@ class ObjectStore:
             options = {"use_listings_cache": False} if protocol == "s3" else {}
             return fsspec.filesystem(protocol, **options)
         except ImportError as error:
-            raise UsageError("A2RL_STORE on S3 needs s3fs: `make setup-scale` installs it") from error
+            need = "A2RL_STORE on S3 needs s3fs: `pip install --no-deps -r requirements-scale.lock` installs it"
+            raise UsageError(need) from error
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

@@ -203,7 +203,8 @@ class PostgresClaims:
         try:
             import psycopg
         except ImportError as error:
-            raise UsageError("A2RL_CLAIMS needs psycopg: `make setup-scale` installs it") from error
+            need = "A2RL_CLAIMS needs psycopg: `pip install --no-deps -r requirements-scale.lock` installs it"
+            raise UsageError(need) from error
         return psycopg
 
 

@@ -112,17 +112,17 @@ class Settings:
 
     @property
     def vllm_python(self) -> Path:
-        """The interpreter of the environment that `make setup-vllm` builds."""
+        """The interpreter of the environment that `scripts/setup_environment.sh vllm` builds."""
         return Path(self.environ.get("A2RL_VLLM_PYTHON") or self.root / ".venv-vllm/bin/python")
 
     @property
     def tasks_python(self) -> Path:
-        """The interpreter of the environment with packages of others that make tasks (`make setup-tasks`)."""
+        """The interpreter of the environment with packages of others that make tasks."""
         return Path(self.environ.get("A2RL_TASKS_PYTHON") or self.root / ".venv-tasks/bin/python")
 
     @property
     def agent_python(self) -> Path | None:
-        """The interpreter of the environment for agents that `make setup-agent-env` builds; None if there is none."""
+        """The interpreter of the environment for agents (`scripts/setup_environment.sh agent`), or None."""
         if named := self.environ.get("A2RL_AGENT_PYTHON"):
             return Path(named)
         folder = self.root / ".venv-agent"

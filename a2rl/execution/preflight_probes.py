@@ -175,7 +175,7 @@ def check_backend(backend: Backend, gpus: Sequence[Gpu], settings: Settings) -> 
 
 
 def _suitable_vllm(on_gpus: bool, settings: Settings) -> str:
-    again = "run `make setup-vllm`{}, or use --backend transformers"
+    again = "run `scripts/setup_environment.sh vllm`{}, or use --backend transformers"
     found = vllm_build(settings)
     if not found:
         raise UsageError(f"vLLM is not installed: {again.format('')}")
@@ -199,7 +199,8 @@ def _run(python: Path, program: str, env: Mapping[str, str]) -> "subprocess.Comp
             env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{python} does not start ({error}): `make setup-vllm` installs vLLM again") from error
+        again = "`scripts/setup_environment.sh vllm` installs vLLM again"
+        raise UsageError(f"{python} does not start ({error}): {again}") from error
 
 
 def _last(output: str) -> str:

@@ -193,7 +193,7 @@ def as_row(values: Sequence[Any]) -> Row:
             "".join(row[2:]).encode()
             if abs(row.seq) < LARGEST and abs(row.at) < LARGEST:
                 return row
-    raise IntegrityError(f"the ledger has an entry that is none: {str(values)[:100]}")
+    raise IntegrityError(f"the ledger has a row that is not an entry: {str(values)[:100]}")
 
 
 def events_of(entries: Iterable[Entry], kind: type[E]) -> list[E]:

@@ -1,7 +1,8 @@
 """Generation with vLLM: a worker process (`vllm_worker.py`) in its own environment, asked over JSON lines.
 
 vLLM needs other versions of torch and transformers than the rest of the project, so it is never imported here.
-`make setup-vllm` installs it into `.venv-vllm`; A2RL_VLLM_PYTHON names another interpreter that has it.
+`scripts/setup_environment.sh vllm` installs it into `.venv-vllm`; A2RL_VLLM_PYTHON names another
+interpreter that has it.
 """
 
 import time

@@ -213,7 +213,7 @@ class EngineProcess:
         settings = Settings.load()
         python = settings.vllm_python
         if not python.is_file():
-            raise InfrastructureError("vLLM is not installed: run `make setup-vllm`")
+            raise InfrastructureError("vLLM is not installed: run `scripts/setup_environment.sh vllm`")
         log = log or _temporary_log()
         log_start = log.stat().st_size if log.exists() else 0
         # -I: neither PYTHONPATH nor the current folder may add modules to vLLM's environment.

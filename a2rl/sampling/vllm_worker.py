@@ -294,7 +294,8 @@ def finds_gpu() -> bool:
     if not given or torch.cuda.is_available():
         return torch.cuda.is_available()
     if torch.version.cuda is None:
-        why, remedy = "is a build without CUDA", "run `make setup-vllm` again where `nvidia-smi` lists the GPU"
+        why = "is a build without CUDA"
+        remedy = "run `scripts/setup_environment.sh vllm` again where `nvidia-smi` lists the GPU"
     else:
         why, remedy = "sees no GPU", "`nvidia-smi` may say what has happened to it"
     raise MachineError(f"vLLM was given the GPU {given}, but its torch {torch.__version__} {why}: {remedy}")

@@ -167,7 +167,7 @@ class PackageTask:
         """
         python = Settings.load().tasks_python
         if not python.is_file():
-            raise UsageError(f"tasks of {self.package} need its package: run `make setup-tasks`")
+            raise UsageError(f"tasks of {self.package} need its package: run `scripts/setup_environment.sh tasks`")
         root = str(Path(a2rl.__file__).parent.parent)
         command = [str(python), "-s", "-P", "-c", START, root, self.work, self.name, json.dumps(dict(self.parameters))]
         try:

@@ -20,7 +20,7 @@ from a2rl.task_api.packages import EVALUATES, EXAMINED, PackageTask, fill
 from a2rl.task_api.rows import Row, write_eval_rows, write_rows
 
 VERSION = "0.1.25"
-"""What `make setup-tasks` installs."""
+"""What `scripts/setup_environment.sh tasks` installs."""
 TRAIN_ITEMS, EVAL_ITEMS = 2000, 200
 POOLS = {"train": range(0, 128), "eval": range(128, 160), "drawn": range(160, 208), "twins": range(208, 256)}
 """The pool of an item by the first byte of a digest of its question."""

@@ -150,7 +150,7 @@ def test_a_run_id_is_that_of_the_bundle_that_a_known_key_signed(given: Given, tm
     both = given.build(tmp_path, given.honest)
     assert [row["signed_by"] for row in _rows(both)] == ["alice"]
     [why] = both.refused.values()
-    assert why.startswith("its run id gsm8k-test-1 is of the bundle")
+    assert why.startswith("its run id gsm8k-test-1 belongs to the bundle")
 
 
 def test_of_two_unsigned_claims_only_an_earlier_one_counts(given: Given, tmp_path: Path) -> None:

