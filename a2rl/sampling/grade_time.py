@@ -42,6 +42,8 @@ class Device(StrictModel):
     """Bytes of weights that it reads in a second."""
     cache_per_s: float
     """Bytes of keys and values that it reads in a second."""
+    shared_per_s: float
+    """The same of what several texts begin with, which it has read a moment ago for another text."""
     step_s: float
     """What a step takes besides: scheduling, starting kernels, drawing tokens."""
     turn_s: float
@@ -59,6 +61,7 @@ def _gpu(flops: float, bytes_per_s: float) -> Device:
         write_flops=0.5 * flops,
         weights_per_s=0.8 * bytes_per_s,
         cache_per_s=0.6 * bytes_per_s,
+        shared_per_s=0.6 * bytes_per_s,
         step_s=5e-3,
         turn_s=2e-3,
         block=16,
@@ -105,8 +108,9 @@ def time_of_grade(work: Work, memory: EngineMemory, dtype: Dtype, device: Device
     read = work.fresh + work.later + work.turns * device.block / 2
     # While the longest answers end, fewer are in progress.
     steps = work.items * work.answer / at_once + work.longest - work.answer
-    context = work.prompt + (work.later + work.answer) / 2
-    look_back_s = context * memory.cache_bytes / memory.cache_tokens / device.cache_per_s
+    own_context, shared_context = work.fresh + (work.later + work.answer) / 2, work.prompt - work.fresh
+    token_bytes = memory.cache_bytes / memory.cache_tokens
+    look_back_s = token_bytes * (own_context / device.cache_per_s + shared_context / device.shared_per_s)
     step_s = memory.weights_bytes / device.weights_per_s + device.step_s
     return GradeTime(
         load_s=memory.weights_bytes / device.load_per_s,

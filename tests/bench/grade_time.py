@@ -39,7 +39,7 @@ GRADES = {"gsm8k": 24, "humaneval": 32, "alfworld": 8}
 """Tasks with their real data, and how many items are graded."""
 BLOCK = 128
 """Tokens of a block of vLLM's cache on a processor."""
-BATCH, STEPS = 24, 48
+BATCH, STEPS, CONTEXT = 24, 48, 600
 BUDGET_S = 12 * 3600
 NO_TIME = sys.float_info.max
 """In a second, of what takes no time here."""
@@ -141,6 +141,8 @@ class Pace(NamedTuple):
     write_token: float
     look_back: float
     """For each token of the context of a token."""
+    look_back_shared: float
+    """The same where all contexts begin alike."""
     step: float
     turn: float
 
@@ -171,19 +173,26 @@ class Pace(NamedTuple):
         turn = mean(each_s - written[0].prompt_tokens * read_token for each_s, written in turns)
         one_s, _ = step(texts(1, 5))
         short_s, short = step(texts(BATCH, 5))
-        long_s, long = step(texts(BATCH, 600))
         write_token = (short_s - one_s) / (short - 1)
-        look_back = (long_s - one_s - (long - 1) * write_token) / long / 600
-        return cls(read_token, write_token, look_back, one_s - write_token, turn)
+
+        def look_back(prompts: Sequence[str]) -> float:
+            long_s, long = step(prompts)
+            return (long_s - one_s - (long - 1) * write_token) / long / CONTEXT
+
+        [alike] = texts(1, CONTEXT)
+        apart_s, shared_s = look_back(texts(BATCH, CONTEXT)), look_back([f"{alike} {own}" for own in texts(BATCH, 5)])
+        return cls(read_token, write_token, apart_s, shared_s, one_s - write_token, turn)
 
     def device(self, memory: EngineMemory) -> Device:
         """Returns the constants. With one model, reading the weights cannot be told from the rest of a step."""
         operations = 2 * memory.weights_bytes / NUMBER_BYTES[DTYPE]
+        token_bytes = memory.cache_bytes / memory.cache_tokens
         return Device(
             read_flops=operations / self.read_token,
             write_flops=operations / self.write_token,
             weights_per_s=NO_TIME,
-            cache_per_s=memory.cache_bytes / memory.cache_tokens / self.look_back,
+            cache_per_s=token_bytes / self.look_back,
+            shared_per_s=token_bytes / self.look_back_shared,
             step_s=self.step,
             turn_s=self.turn,
             block=BLOCK,

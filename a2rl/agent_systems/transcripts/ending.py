@@ -108,8 +108,7 @@ LOCAL = (
         r"ModuleNotFoundError|No module named|Cannot find (module|package)|ERR_MODULE_NOT_FOUND|cannot import name"
         r"|cannot open shared object file|Could not find .{0,40}native binary",
         "a module or library is missing; `scripts/setup_environment.sh agent` or --python gives agents another "
-        "environment, and "
-        "`a2rl agents install` repairs an agent",
+        "environment, and `a2rl agents install` repairs an agent",
         "machine",
     ),
     _cause(

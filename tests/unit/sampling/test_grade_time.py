@@ -12,8 +12,8 @@ MEMORY = EngineMemory(
 )
 """A model of 1,000 parameters; a token takes 5 bytes of the cache."""
 SLOW = Device(
-    read_flops=2_000, write_flops=1_000, weights_per_s=2_000, cache_per_s=1e12, step_s=0.5, turn_s=0, block=0,
-    load_per_s=1_000,
+    read_flops=2_000, write_flops=1_000, weights_per_s=2_000, cache_per_s=1e12, shared_per_s=1e12, step_s=0.5,
+    turn_s=0, block=0, load_per_s=1_000,
 )  # fmt: skip
 """It reads a token in a second, writes one in two, and makes a step in one and a half."""
 
@@ -52,10 +52,10 @@ def test_only_as_many_are_in_progress_as_the_cache_holds() -> None:
 
 
 def test_each_token_of_an_answer_reads_the_text_before_it() -> None:
-    """The text grows during an episode."""
-    slow_cache = SLOW.model_copy(update={"cache_per_s": 5.0})
+    """The text grows during an episode. What other texts begin with, too, may be read faster."""
+    slow_cache = SLOW.model_copy(update={"cache_per_s": 5.0, "shared_per_s": 10.0})
     extra = timed(slow_cache, prompt=110, later=6).write_s - timed(prompt=110, later=6).write_s
-    assert extra == pytest.approx(4 * (110 + (6 + 4) / 2))
+    assert extra == pytest.approx(4 * (100 / 2 + 10 + (6 + 4) / 2))
 
 
 def test_gpus_are_known_by_a_part_of_their_name() -> None:
