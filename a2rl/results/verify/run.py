@@ -18,7 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.figures import cross_fitted_gain, improvement_of, result_metrics, result_tags, run_params
-from a2rl.results.mlflow.store import short_text
+from a2rl.results.mlflow.store import TrackingError, short_text
 from a2rl.results.mlflow.tracking import HEAD_TAG, Mirrored, Tracker
 from a2rl.results.verify.check import (
     NOTHING_ABSENT,
@@ -230,7 +230,10 @@ def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
     """Compares all that MLflow shows of a run."""
     if tracker is None:
         raise NotCheckedError("MLflow is not here")
-    mirrored = tracker.mirrored(run)
+    try:
+        mirrored = tracker.mirrored(run)
+    except TrackingError as error:  # of this machine or its server, so it says nothing about the run
+        raise NotCheckedError(str(error)) from error
     require(bool(mirrored), f"MLflow does not have the run: `a2rl report {run.id}` mirrors it again")
     _check_mirrored_submissions(run, mirrored)
     _check_params(run, mirrored["result"])

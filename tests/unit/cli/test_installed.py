@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,9 @@ from a2rl.core.settings import MADE_BY
 
 APPLICATION = ("agents", "flows", "stages", "tasks")
 SETTINGS = (
-    ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "dvc.lock", "dvc.yaml", "models/.gitignore",
-    "models/dvc.yaml", "models/tiny.loss.csv", "models/tiny/*", "params.yaml", "prefect.toml", "prefect.yaml",
-    "requirements*.lock", "scripts/setup_*.sh",
+    ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "README.md", "docs/**/*.md", "docs/*.png",
+    "docs/*.svg", "dvc.lock", "dvc.yaml", "models/.gitignore", "models/dvc.yaml", "models/tiny.loss.csv",
+    "models/tiny/*", "params.yaml", "prefect.toml", "prefect.yaml", "requirements*.lock", "scripts/setup_*.sh",
 )  # fmt: skip
 """What a project has besides the application."""
 
@@ -54,9 +55,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """Builds the wheel from a copy, because building leaves files in the source folder."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    wanted = ("a2rl", *APPLICATION, *SETTINGS, "pyproject.toml", "setup.py", "README.md", "LICENSE")
+    wanted = ("a2rl", *APPLICATION, *SETTINGS, "pyproject.toml", "setup.py", "LICENSE")
+    patterns = (f":(glob){each}" if "*" in each else each for each in wanted)
     files = subprocess.run(
-        ["git", "ls-files", "-z", *wanted], cwd=repository, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", *patterns], cwd=repository, capture_output=True, text=True, check=True
     ).stdout.split("\0")
     for name in filter(None, files):
         if (repository / name).is_file():
@@ -94,6 +96,15 @@ def test_the_wheel_holds_the_library_and_the_project_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == files("a2rl/**/*") | {f"a2rl/project/{name}" for name in project}
+
+
+def test_the_pages_that_messages_name_are_in_a_project(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+        modules = [archive.read(name).decode() for name in packed if name.endswith(".py")]
+    pages = set(re.findall(r"\bREADME\.md|\bdocs/[\w/-]+\.md", "\n".join(modules))) - {"docs/exec.md"}  # Codex's own
+    assert {"README.md", "docs/cluster.md"} <= pages
+    assert {f"a2rl/project/{page}" for page in pages} <= packed
 
 
 @pytest.mark.heavy

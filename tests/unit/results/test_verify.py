@@ -190,6 +190,15 @@ def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path
     assert problems(Finished(run, settings)) == {}
 
 
+def test_a_damaged_mlflow_says_nothing_about_the_run(finished: Finished, tmp_path: Path) -> None:
+    (tmp_path / "damaged.db").write_text("no database")
+    uri = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'damaged.db'}"}
+    settings = Settings(finished.settings.root, {**finished.settings.environ, **uri})
+    found = {check.what: check for check in verify_run(finished.run, Tracker(settings))}[MLFLOW]
+    assert found.problem == ""
+    assert "not a database; move that file away" in found.not_checked
+
+
 def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     before = Tracker(finished.settings).mirrored(finished.run)
     assert set(before) == {"result", "baseline", "submission 1", "submission 2", "submission 3"}
