@@ -100,8 +100,8 @@ class Tensor:
     """The position of a tensor in a safetensors file."""
 
     file: Path
-    stored_as: str
-    """Its name in the file."""
+    stored_as: str | None
+    """Its name in the file; None for a part of a tensor."""
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -281,7 +281,7 @@ def weights_digest(folder: Path, known: TensorDigests = MappingProxyType({})) ->
 
 def known_digest(tensor: Tensor, known: TensorDigests) -> str | None:
     """Returns the digest of a tensor if it is known."""
-    return known.get(tensor.file.name, {}).get(tensor.stored_as)
+    return None if tensor.stored_as is None else known.get(tensor.file.name, {}).get(tensor.stored_as)
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:

@@ -21,6 +21,12 @@ BUFFERS = re.compile(r"(^|\.)(rotary_emb\.(original_)?inv_freq|rotary_emb\.(cos|
 CAUSAL_MASK = re.compile(r"(^|\.)attn\.bias$")
 HEAD = re.compile(r"(^|\.)(lm_head|embed_out)\.weight$")
 EMBEDDING = re.compile(r"(^|\.)(embed_tokens|embed_in|wte|word_embeddings|tok_embeddings)\.weight$")
+STACKED = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "up_proj": (("up_proj",),),
+    "down_proj": (("down_proj",), ("w2",)),
+}
+"""What is behind one another in a tensor that holds all experts of a mixture, for each of them."""
 MXFP4 = ("_blocks", "_scales")
 MXFP4_VALUES_PER_BYTE = 2
 SHOWN_CHARS = 200
@@ -74,7 +80,7 @@ def find_weights(submitted: Mapping[str, Tensor], base: Mapping[str, Tensor], ti
     is_tied = stored_head is None if tied is None else tied
     if is_tied and stored_head is not None:
         del weights[stored_head]
-    found = _renamed(_unwrapped(submitted), weights)
+    found = _renamed(_taken_apart(_unwrapped(submitted), weights), weights)
     required = _unpacked(found, weights)
     head = next((name for name in found if name not in required and HEAD.search(name)), None) if is_tied else None
     _check_names(found, required, head)
@@ -97,6 +103,34 @@ def _unwrapped(submitted: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not is_buffer(plain, tensor):
             found[plain] = tensor
     return found
+
+
+def _taken_apart(submitted: dict[str, Tensor], required: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Takes apart the tensors that hold all experts of a layer, unless that gives a name a second time.
+
+    Files of mixtures have tensors for each expert, which transformers puts behind one another when it loads them. Tools
+    that save the state of a module (FSDP, DeepSpeed, torch.compile) leave them so.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in submitted.items():
+        parts = {} if name in required else _experts(name, tensor, required)
+        found |= parts if parts and not parts.keys() & (submitted.keys() | found.keys()) else {name: tensor}
+    return found
+
+
+def _experts(name: str, tensor: Tensor, required: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors of single experts in one that holds all of a layer; none if it is no such tensor."""
+    layer, _, kind = name.rpartition(".")
+    if kind not in STACKED or tensor.dtype not in BYTES or len(tensor.shape) != 3:
+        return {}
+    experts, rows, columns = tensor.shape
+    last = f"{layer}.{experts - 1}"  # the base model has it, so there are not more experts than that has
+    kinds = next((each for each in STACKED[kind] if f"{last}.{each[0]}.weight" in required), ())
+    if not kinds or rows % len(kinds):
+        return {}
+    names = [f"{layer}.{expert}.{each}.weight" for expert in range(experts) for each in kinds]
+    part = replace(tensor, stored_as=None, shape=(rows // len(kinds), columns), size=tensor.size // len(names))
+    return {each: replace(part, start=tensor.start + place * part.size) for place, each in enumerate(names)}
 
 
 def _renamed(submitted: dict[str, Tensor], required: Mapping[str, Tensor]) -> dict[str, Tensor]:
