@@ -181,10 +181,7 @@ def export() -> None:
 def inspect_log(
     run_id: RunId,
     submission: Submission = None,
-    output: Annotated[
-        Path,
-        typer.Option("-o", "--output", help="A file, or a folder for a new file that is named by time."),
-    ] = Path(),
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the log.")] = Path(),
 ) -> None:
     """Write a log for Inspect View: the items of a grade with answers and scores, and the agent's steps.
 
@@ -195,11 +192,11 @@ def inspect_log(
     settings = Settings.load()
     run = find_run(run_id, settings)
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
-    target = output / inspect_log_name(run) if output.is_dir() else output
+    target = output / inspect_log_name(run)
     samples = write_inspect_log(run, target, submission)
     say(
         f"{target}: {samples} samples. It has items of the eval set, which no agent may see.\n"
-        "Open it with `inspect view start --log-dir FOLDER` (the package inspect_ai)."
+        f"Open it with `inspect view start --log-dir {output}` (the package inspect_ai)."
     )
 
 

@@ -120,9 +120,7 @@ def test_the_command_names_the_log_so_that_the_viewer_lists_it(
 ) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(finished.settings.root))
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    for more in ([], ["-o", str(folder)]):
+    for more in ([], ["-o", "logs"]):
         assert CliRunner().invoke(app, ["export", "inspect", finished.run.id, "2", *more]).exit_code == 0
     written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.json")]
     assert sorted(map(str, written)) == [
