@@ -2,7 +2,8 @@
 
 Wrappers leave prefixes (`module.` of DistributedDataParallel and DeepSpeed, `_orig_mod.` of torch.compile,
 `_fsdp_wrapped_module.` of FSDP), a model saved without its head lacks `model.`, older versions saved buffers that are
-computed again at each start, and a head that is tied to the embedding may be stored or not.
+computed again at each start, a head that is tied to the embedding may be stored or not, and all experts of a layer may
+be one tensor.
 """
 
 import math
@@ -26,7 +27,7 @@ STACKED = {
     "up_proj": (("up_proj",),),
     "down_proj": (("down_proj",), ("w2",)),
 }
-"""What is behind one another in a tensor that holds all experts of a mixture, for each of them."""
+"""The weights of one expert that are behind one another in a tensor of all experts; models name them in two ways."""
 MXFP4 = ("_blocks", "_scales")
 MXFP4_VALUES_PER_BYTE = 2
 SHOWN_CHARS = 200
@@ -124,7 +125,7 @@ def _experts(name: str, tensor: Tensor, required: Mapping[str, Tensor]) -> dict[
     if kind not in STACKED or tensor.dtype not in BYTES or len(tensor.shape) != 3:
         return {}
     experts, rows, columns = tensor.shape
-    last = f"{layer}.{experts - 1}"  # the base model has it, so there are not more experts than that has
+    last = f"{layer}.{experts - 1}"  # the base model has to have it, which limits their number
     kinds = next((each for each in STACKED[kind] if f"{last}.{each[0]}.weight" in required), ())
     if not kinds or rows % len(kinds):
         return {}

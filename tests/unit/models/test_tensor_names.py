@@ -62,7 +62,8 @@ def test_a_part_has_no_digest_under_any_name_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("shapes", "why"),
     [
-        ({"l.experts.gate_up_proj": (EXPERTS - 1, 2 * ROWS, COLUMNS)} | DOWN, "2 weights of the base model are"),
+        ({"l.experts.gate_up_proj": (EXPERTS - 1, 2 * ROWS, COLUMNS)} | DOWN,
+         "2 weights of the base model are missing, such as l.experts.2.gate_proj.weight"),
         ({"l.experts.gate_up_proj": (EXPERTS + 1, 2 * ROWS, COLUMNS)} | DOWN, "such as l.experts.gate_up_proj"),
         ({"l.experts.gate_up_proj": (EXPERTS, 2 * ROWS + 1, COLUMNS)} | DOWN, "such as l.experts.gate_up_proj"),
         ({"l.experts.gate_up_proj": (EXPERTS, COLUMNS, 2 * ROWS)} | DOWN, "such as l.experts.gate_up_proj"),
