@@ -110,8 +110,8 @@ def _disk(settings: Settings) -> Diagnosis:
 def _gpu(settings: Settings) -> Diagnosis:
     here = usable_gpus(settings)
     if not here.gpus:
-        found = here.problem or "none, which is enough for the mini variants"
-        return Diagnosis("gpu", False, True, found, "the full variants need an NVIDIA GPU and its driver")
+        found = here.problem or "none, which is enough for small models"
+        return Diagnosis("gpu", False, True, found, "models of billions of weights need an NVIDIA GPU and its driver")
     listing = ", ".join(f"{gpu}{_free(gpu)}" for gpu in here.gpus)
     return Diagnosis("gpu", True, True, f"{len(here.gpus)}: {listing}", here.problem)
 

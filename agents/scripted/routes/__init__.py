@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
@@ -67,7 +67,7 @@ class BaseRoute:
 
     names: list[str]
     """The training items, in random order."""
-    sft_share: ClassVar[float] = 0.5
+    sft_share: float = 0.5
     """SFT's share of a long budget for a small model; reinforcement gets the rest."""
     play_settings: dict[str, Any]
     """Arguments of `episodes.play`: limits, and where the model's turns end."""

@@ -15,7 +15,6 @@ from routes import BaseRoute, Example, Part, Setting
 class Route(BaseRoute):
     """Learns to play the training games."""
 
-    sft_share = 0.15
     MANY_RECEPTACLES = 10
     """With more receptacles in a room on average, the expert looks first where an object is likely to be."""
     with_examples = 0.25
@@ -33,6 +32,8 @@ class Route(BaseRoute):
         self.random.shuffle(self.names)
         receptacles = sum(len(game.receptacles) for game in self.games.values())
         self.many_receptacles = receptacles > self.MANY_RECEPTACLES * len(self.games)
+        if not self.many_receptacles:
+            self.sft_share = 0.15  # small rooms are soon imitated
         stored = data / "prompts.json"
         examples = json.loads(stored.read_text()).get(meta["options"]["prompts"], {}) if stored.exists() else {}
         self.shown = examples_that_fit(examples, setting.room_after, meta["max_steps"])
