@@ -11,13 +11,19 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from a2rl.scoring.paired import compare
+from a2rl.scoring.score import ItemResult
+
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-HEAD = """# Results of real models on real data
+LEDGER = "run/ledger.jsonl"
+HEAD = """# Results on real data
 
 Each row is a run of the agent `scripted`, which is in this repository: see [train-your-own.md](../train-your-own.md).
 The score is on the items of which the agent was told nothing. `python scripts/publish_results.py` writes this page from
 the bundles. `a2rl audit docs/results/BUNDLE` checks one: see [audit.md](../audit.md). To grade its checkpoint again or
 to repeat the run, take a checkout of the commit that made it.
+
+For each run, a table shows its submissions. A change is that from the submission before, on the same public items.
 
 | task | base model | agent's time | before | after | gain | validity | machine | commit | bundle |
 |---|---|---|---|---|---|---|---|---|---|
@@ -31,11 +37,15 @@ def page(folder: Path) -> str:
     return HEAD + "".join(rows) + "".join(stories)
 
 
-def _read(bundle: Path, name: str) -> dict[str, Any]:
+def _text(bundle: Path, name: str) -> str:
     with tarfile.open(bundle) as archive:
         member = archive.extractfile(name)
         assert member is not None, f"{bundle} has no {name}"
-        return dict(json.loads(member.read()))
+        return member.read().decode()
+
+
+def _read(bundle: Path, name: str) -> dict[str, Any]:
+    return dict(json.loads(_text(bundle, name)))
 
 
 def _row(bundle: Path) -> str:
@@ -61,12 +71,35 @@ def _score(score: dict[str, Any]) -> str:
 
 
 def _story(bundle: Path) -> str:
-    """Returns the submissions of a run in order, with their scores on the public half."""
-    text = "| submission | after | public score | graded on the private half |\n|---|---|---|---|\n"
+    """Returns the submissions of a run in order, with their scores on the public half and what each stage has added."""
+    text = "| submission | by | after | public score | change, 95% interval | graded on the private half |\n"
+    text += "|---|---|---|---|---|---|\n"
+    lines = map(json.loads, _text(bundle, LEDGER).splitlines())
+    ledger = [(kind, json.loads(event)) for _, _, kind, event, *_ in lines]
+    methods = {event["receipt"]: event["claims"]["method"] for kind, event in ledger if kind == "submission_received"}
+    accepted = {event["submission_id"]: event for kind, event in ledger if kind == "submission_accepted"}
+    before = _items(bundle, "baseline")
     for each in _read(bundle, "run/report/report.json")["submissions"]:
-        chosen = "yes" if each["is_result"] else ""
-        text += f"| {each['number']} | {each['elapsed_s'] / 60:.0f} min | {_score(each)} | {chosen} |\n"
+        if each["score"] is None:
+            continue
+        event = accepted[each["number"]]
+        after = _items(bundle, f"{event['weights_digest'][:16]}-public")
+        change, before = compare(before, after), after
+        assert change is not None, f"no item of submission {each['number']} in {bundle} was judged"
+        cells = (
+            f"{each['number']}",
+            methods[event["receipt"]],
+            f"{each['elapsed_s'] / 60:.0f} min",
+            _score(each),
+            f"{change.points:+.1f} [{change.ci.low:.1f}, {change.ci.high:.1f}]",
+            "yes" if each["is_result"] else "",
+        )
+        text += f"| {' | '.join(cells)} |\n"
     return text
+
+
+def _items(bundle: Path, name: str) -> list[ItemResult]:
+    return [ItemResult.model_validate(item) for item in _read(bundle, f"run/grades/{name}.json")["items"]]
 
 
 if __name__ == "__main__":

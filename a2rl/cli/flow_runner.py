@@ -163,6 +163,9 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
     if not settings.environ.get("PREFECT_API_URL"):
         server = embedded_server(settings)
     end_once()
+    if not err.is_terminal:  # neither the spinner nor the table below appears in a file
+        what = ids[0] if len(ids) == 1 else f"{len(ids)} runs"
+        err.print(f"starting {what}; `a2rl watch` shows the progress", soft_wrap=True)
     try:
         with err.status("starting Prefect (the first time takes half a minute)") as status, server as wait_until_ready:
             from flows.pipeline import a2rl  # the import takes seconds, during which the server starts
