@@ -7,15 +7,19 @@ The page says of each bundle only what its report says.
 """
 
 import json
-import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from a2rl.bundle.audit import open_bundle
+from a2rl.core.files import read_model
+from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeResult
+from a2rl.run.directory import RunDir
+from a2rl.run.events import SubmissionAccepted, SubmissionReceived
 from a2rl.scoring.paired import compare
-from a2rl.scoring.score import ItemResult
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-LEDGER = "run/ledger.jsonl"
 HEAD = """# Results on real data
 
 Each row is a run of the agent `scripted`, which is in this repository: see [train-your-own.md](../train-your-own.md).
@@ -32,25 +36,22 @@ For each run, a table shows its submissions. A change is that from the submissio
 
 def page(folder: Path) -> str:
     """Returns the text of the page for the bundles in a folder."""
-    rows = [_row(bundle) for bundle in sorted(folder.glob("*.tar.gz"))]
-    stories = [f"\n## {bundle.name}\n\n{_story(bundle)}" for bundle in sorted(folder.glob("*.tar.gz"))]
-    return HEAD + "".join(rows) + "".join(stories)
+    rows, stories = "", ""
+    for bundle in sorted(folder.glob("*.tar.gz")):
+        with tempfile.TemporaryDirectory() as scratch:
+            run = open_bundle(bundle, Path(scratch), Settings(RESULTS.parents[1], {})).run
+            rows += _row(bundle.name, run)
+            stories += f"\n## {bundle.name}\n\n{_story(run)}"
+    return HEAD + rows + stories
 
 
-def _text(bundle: Path, name: str) -> str:
-    with tarfile.open(bundle) as archive:
-        member = archive.extractfile(name)
-        assert member is not None, f"{bundle} has no {name}"
-        return member.read().decode()
+def _read(run: RunDir, name: str) -> dict[str, Any]:
+    return dict(json.loads((run.root / name).read_bytes()))
 
 
-def _read(bundle: Path, name: str) -> dict[str, Any]:
-    return dict(json.loads(_text(bundle, name)))
-
-
-def _row(bundle: Path) -> str:
-    report, spec = _read(bundle, "run/report/report.json"), _read(bundle, "run/spec.json")
-    hardware = _read(bundle, "run/records/setup.json")["hardware"]
+def _row(bundle: str, run: RunDir) -> str:
+    report, spec = _read(run, "report/report.json"), _read(run, "spec.json")
+    hardware = _read(run, "records/setup.json")["hardware"]
     cells = (
         f"{report['task']} ({spec['variant']}, {report['final']['total']} private items)",
         spec["model"],
@@ -61,7 +62,7 @@ def _row(bundle: Path) -> str:
         report["validity"],
         f"{hardware['cores']} cores, {hardware['processor']}",
         spec["git_commit"][:7],
-        f"[{bundle.name}]({bundle.name})",
+        f"[{bundle}]({bundle})",
     )
     return f"| {' | '.join(cells)} |\n"
 
@@ -70,25 +71,23 @@ def _score(score: dict[str, Any]) -> str:
     return f"{score['score']:.1f} [{score['ci'][0]:.1f}, {score['ci'][1]:.1f}]"
 
 
-def _story(bundle: Path) -> str:
+def _story(run: RunDir) -> str:
     """Returns the submissions of a run in order, with their scores on the public half and what each stage has added."""
     text = "| submission | by | after | public score | change, 95% interval | graded on the private half |\n"
     text += "|---|---|---|---|---|---|\n"
-    lines = map(json.loads, _text(bundle, LEDGER).splitlines())
-    ledger = [(kind, json.loads(event)) for _, _, kind, event, *_ in lines]
-    methods = {event["receipt"]: event["claims"]["method"] for kind, event in ledger if kind == "submission_received"}
-    accepted = {event["submission_id"]: event for kind, event in ledger if kind == "submission_accepted"}
-    before = _items(bundle, "baseline")
-    for each in _read(bundle, "run/report/report.json")["submissions"]:
+    methods = {event.receipt: event.claims.method for event in run.ledger.events(SubmissionReceived)}
+    accepted = {event.submission_id: event for event in run.ledger.events(SubmissionAccepted)}
+    before = read_model(run.baseline_items, GradeResult).items
+    for each in _read(run, "report/report.json")["submissions"]:
         if each["score"] is None:
             continue
         event = accepted[each["number"]]
-        after = _items(bundle, f"{event['weights_digest'][:16]}-public")
+        after = read_model(run.items(event.weights_digest, "public"), GradeResult).items
         change, before = compare(before, after), after
-        assert change is not None, f"no item of submission {each['number']} in {bundle} was judged"
+        assert change is not None, f"no item of submission {each['number']} was judged"
         cells = (
             f"{each['number']}",
-            methods[event["receipt"]],
+            methods[event.receipt],
             f"{each['elapsed_s'] / 60:.0f} min",
             _score(each),
             f"{change.points:+.1f} [{change.ci.low:.1f}, {change.ci.high:.1f}]",
@@ -96,10 +95,6 @@ def _story(bundle: Path) -> str:
         )
         text += f"| {' | '.join(cells)} |\n"
     return text
-
-
-def _items(bundle: Path, name: str) -> list[ItemResult]:
-    return [ItemResult.model_validate(item) for item in _read(bundle, f"run/grades/{name}.json")["items"]]
 
 
 if __name__ == "__main__":

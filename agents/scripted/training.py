@@ -234,11 +234,13 @@ class LearnedTokens:
         positions = order - first + begins * (piece > 0)
         before = torch.where((order == first) & (piece > 0), begins, order) - 1
         learned = ((weights != 0) & (before >= 0)).nonzero().squeeze(1)
-        sees = (order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0))
+        mask = None  # without one, attention is faster
+        if len(part) > 1 and not windows:
+            mask = ((order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0)))[None, None]
         output = model(
             input_ids=tokens[None],
             position_ids=positions[None],
-            attention_mask=None if windows or len(part) == 1 else sees[None, None],  # without one, attention is faster
+            attention_mask=mask,
             use_cache=False,
             logits_to_keep=before[learned],
         )
