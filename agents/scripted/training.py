@@ -99,7 +99,8 @@ def load(path: Path) -> Trained:
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole = fits(path) and not os.environ.get("ADAPTER")
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32 if whole else torch.bfloat16)
+    dtype = torch.float32 if whole or not is_fast_in_bfloat16() and fits(path, bytes_per_weight=4) else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     parameters = model.num_parameters()
     if not whole:
         from peft import LoraConfig, get_peft_model
@@ -107,17 +108,18 @@ def load(path: Path) -> Trained:
         log(f"a LoRA adapter for {parameters / 1e9:.1f} billion weights; {free_bytes() / 1e9:.0f} GB are free")
         model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
     model = model.to("cuda" if ON_GPU else "cpu")
-    copies = computes_in_bfloat16(parameters) and model.dtype == torch.float32
+    copies = computes_in_bfloat16(parameters) and whole
     player = copy.deepcopy(model).to(torch.bfloat16).eval() if copies else None  # before trainers change its methods
     return Trained(model, tokenizer, parameters, player)
 
 
-def fits(path: Path) -> bool:
-    """Whether all weights can be trained in the memory that is free, which must then hold some texts as well."""
+def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT) -> bool:
+    """Whether a model's weights fit into the memory that is free, which must then hold some texts as well: all of them
+    in training, or as many bytes for each as are given."""
     stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     itself = 2 if "float32" not in (path / "config.json").read_text() else 4
     texts = TOKENS_TO_FIT * bytes_per_token(AutoConfig.from_pretrained(path).get_text_config())
-    return stored / itself * BYTES_PER_WEIGHT + texts < 0.8 * free_bytes()
+    return stored / itself * bytes_per_weight + texts < 0.8 * free_bytes()
 
 
 def bytes_per_token(config: Any) -> int:
@@ -147,12 +149,16 @@ def save(trained: Trained, folder: Path) -> None:
 
 
 def computes_in_bfloat16(parameters: int) -> bool:
-    """Whether the processor or GPU has instructions for bfloat16, and the model is large enough to gain from them."""
-    if ON_GPU or parameters < SMALL_MODEL:
-        return ON_GPU
+    """Whether the processor or GPU is fast in bfloat16, and the model is large enough to gain from that."""
+    return ON_GPU or parameters >= SMALL_MODEL and is_fast_in_bfloat16()
+
+
+def is_fast_in_bfloat16() -> bool:
+    """Whether the processor or GPU has instructions for bfloat16; a processor without them takes several times as long
+    as in float32."""
     known = Path("/proc/cpuinfo")
     flags = known.read_text() if known.exists() else ""
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return ON_GPU or "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 # Losses.
