@@ -75,6 +75,21 @@ class Origin:
         self._train(model, model.parameters(), rate, self.batches(steps, seed, size))
         return self.state_of(model)
 
+    def orthogonalised(self, rate: float, steps: int, seed: int) -> State:
+        """Returns the state after fine-tuning with Muon, and with AdamW for embeddings and norms."""
+        model = self.model()
+        named = [(name, each, each.dim() == 2 and "embed" not in name) for name, each in model.named_parameters()]
+        optimizers = [
+            torch.optim.Muon([each for _, each, is_inner in named if is_inner], lr=4 * rate, weight_decay=0.0),
+            torch.optim.AdamW([each for _, each, is_inner in named if not is_inner], lr=rate, weight_decay=0.0),
+        ]
+        for batch in self.batches(steps, seed):
+            model.zero_grad()
+            model(input_ids=batch, labels=batch).loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return self.state_of(model)
+
     def adapted(self, rate: float, steps: int, seed: int, rank: int) -> State:
         """Returns the state with a LoRA adapter merged into it."""
         from peft import LoraConfig, get_peft_model

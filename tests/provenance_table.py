@@ -170,6 +170,7 @@ def tiny_trained(task: str, seed: int) -> Iterator[Scene]:
         _honest("full fine-tune in bfloat16, rate 0.0003", partial(origin.tuned, 3e-4, 30, seed), torch.bfloat16),
         *adapters(origin, 20, seed),
         *reinforcement(origin, (1e-6, 1e-5, 1e-4), 6, seed),
+        *(_honest(f"Muon, {count} steps", partial(origin.orthogonalised, 3e-3, count, seed)) for count in (5, 50, 300)),
     ]
     yield Scene(f"tiny, {task}", origin, known, cases)
 

@@ -86,10 +86,9 @@ OWN = 0.5
 """A matrix that keeps a smaller share of its rows is foreign: unrelated matrices keep about one row in a hundred."""
 WHOLLY_FOREIGN = 0.5
 """If this share of the matrices is foreign, so is the model. The tensors of the vocabulary are not counted."""
-NOISE_FROM, NOISE_TO = 0.85, 1.25
-"""The roughness of a difference that is noise. AdamW gives more; Muon gives less in some matrices, more in others."""
-NOISY = 0.75
-"""If this share of the matrices that differ differ by noise, so does the checkpoint."""
+NOISY, TRAINED = 0.9, 1.5
+"""A checkpoint differs by noise if this share of the matrices that differ does so, and no matrix is rougher than the
+second figure says. Many steps of Muon come near to noise in inner matrices; embeddings are trained with AdamW."""
 EXPLAINED, ALIKE = 0.5, 0.35
 """A difference that known models explain by this share, or that goes this far (cosine) in the direction of one, is not
 the agent's own."""
@@ -148,8 +147,9 @@ def classify(
     matrices = [trace for trace in traces if trace.kept is not None]
     foreign = tuple(trace.name for trace in matrices if (trace.kept or 0.0) < OWN)
     moved = [trace.roughness for trace in matrices if trace.roughness is not None]
-    rough = median(moved) if moved else None
-    noisy = sum(NOISE_FROM < each < NOISE_TO for each in moved) / len(moved) if moved else 0.0
+    rough = median(each.value for each in moved) if moved else None
+    can_be_noise = moved and all(each.value <= TRAINED for each in moved)
+    noisy = sum(each.is_noise for each in moved) / len(moved) if can_be_noise else 0.0
     kind, why = _kind(traces, matrices, foreign, noisy, relatives, vocabulary)
     return Provenance(
         kind=kind,

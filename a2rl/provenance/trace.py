@@ -19,7 +19,9 @@ TIE = 1e-5
 """Base rows that are equally near, such as those of tokens that never occur, are one row."""
 SMALLEST = 1e-12
 FEWEST_MOVED = 8
-NOISE_DRAWS = 4
+NOISE_DRAWS = 16
+TOLERANCE, DEVIATIONS = 0.05, 4
+"""How far from 1 the roughness of noise may be, and of small matrices in standard deviations."""
 Matrix = NDArray[np.float32]
 Places = NDArray[np.intp]
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -94,11 +96,26 @@ def fit_columns(rows: Matrix, base: Matrix) -> Columns:
     return Columns(order, np.asarray(factors, dtype=np.float32))
 
 
-def roughness(rows: Matrix, base: Matrix) -> float | None:
-    """Returns how far the difference of two matrices is from white noise, which has 1.
+class Roughness(NamedTuple):
+    """How far the difference of two matrices is from white noise."""
 
-    It is the largest eigenvalue of the difference over that of noise of the same size. AdamW moves weights along few
-    directions and gives more; optimisers that make all directions equal, such as Muon, give less. Rows and columns are
+    value: float
+    """1 for white noise; more if weights moved along few directions, less if they moved in all alike."""
+    tolerance: float
+    """How far from 1 noise of this size may be."""
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether it may be noise."""
+        return abs(self.value - 1) <= self.tolerance
+
+
+def roughness(rows: Matrix, base: Matrix) -> Roughness | None:
+    """Compares the difference of two matrices with white noise.
+
+    The value is the mean square of the difference's eigenvalues over that of noise of the same size. Of noise, its
+    standard deviation is about 2 / (rows + columns), and more if few weights differ by much, as after rounding. AdamW
+    gives more than noise; optimisers that make all directions equal, such as Muon, give less. Rows and columns are
     brought to the same scale first, since rounding errors grow with the weights.
 
     Returns:
@@ -108,20 +125,27 @@ def roughness(rows: Matrix, base: Matrix) -> float | None:
     moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST]
     if len(moved) < FEWEST_MOVED or moved.shape[1] < FEWEST_MOVED:
         return None
-    return _largest(moved) / _of_noise(*moved.shape)
+    plain = _evened(moved)
+    tails = max(1.0, float((plain**4).mean() / (plain**2).mean() ** 2) / 3)  # 1 if normally distributed
+    tolerance = max(TOLERANCE, DEVIATIONS * 2 * tails / sum(moved.shape))
+    return Roughness(_mean_square(plain) / _of_noise(*moved.shape), tolerance)
 
 
-def _largest(matrix: Matrix) -> float:
-    """Returns the largest eigenvalue after rows and columns were brought to one scale."""
-    plain = unit(np.asarray(unit(np.asarray(unit(matrix).T)).T)).astype(np.float64)
-    return float(np.linalg.eigvalsh(plain @ plain.T)[-1])
+def _evened(matrix: Matrix) -> NDArray[np.float64]:
+    """Brings rows and columns to one scale."""
+    return unit(np.asarray(unit(np.asarray(unit(matrix).T)).T)).astype(np.float64)
+
+
+def _mean_square(matrix: NDArray[np.float64]) -> float:
+    """Returns the mean square of the eigenvalues of the products of rows."""
+    return float(((matrix @ matrix.T) ** 2).sum() / len(matrix))
 
 
 @cache
 def _of_noise(count: int, width: int) -> float:
     rng = np.random.default_rng(0)
     draws = [rng.standard_normal((count, width)).astype(np.float32) for _ in range(NOISE_DRAWS)]
-    return sum(map(_largest, draws)) / NOISE_DRAWS
+    return sum(_mean_square(_evened(each)) for each in draws) / NOISE_DRAWS
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
@@ -198,8 +222,8 @@ class Trace(NamedTuple):
     scaled_delta: float
     """The same after permutations and scaling were undone."""
     arrangement: Arrangement
-    roughness: float | None = None
-    """1 if the difference is white noise; more if it was trained."""
+    roughness: Roughness | None = None
+    """Whether the difference is white noise; None for vectors and small matrices."""
 
 
 class Sample(NamedTuple):

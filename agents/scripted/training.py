@@ -99,8 +99,8 @@ def load(path: Path) -> Trained:
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole = fits(path) and not os.environ.get("ADAPTER")
-    dtype = torch.float32 if whole or not is_fast_in_bfloat16() and fits(path, bytes_per_weight=4) else torch.bfloat16
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4))
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if in_half else torch.float32)
     parameters = model.num_parameters()
     if not whole:
         from peft import LoraConfig, get_peft_model
@@ -150,7 +150,7 @@ def save(trained: Trained, folder: Path) -> None:
 
 def computes_in_bfloat16(parameters: int) -> bool:
     """Whether the processor or GPU is fast in bfloat16, and the model is large enough to gain from that."""
-    return ON_GPU or parameters >= SMALL_MODEL and is_fast_in_bfloat16()
+    return ON_GPU or (parameters >= SMALL_MODEL and is_fast_in_bfloat16())
 
 
 def is_fast_in_bfloat16() -> bool:
