@@ -69,8 +69,9 @@ style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-
 to 0 of 24, while it solved 20% of all."""
 TOKENS_A_STEP = 500
 """Tokens that a very small model imitates in a step, for each of two cores at most. In a short time, many steps teach
-it more than large ones: with half as many tokens as with 1,000, `tiny` reached 32 instead of 27 on gsm8k, 65 instead of
-43 on deepsearchqa, 57 instead of 51 on alfworld, and 23 instead of 6 on webshop (50 to 110 s of a slow core)."""
+it more than large ones: with half as many tokens as with 1,000, `tiny` reached 65 instead of 43 on deepsearchqa, 57
+instead of 51 on alfworld, and 23 instead of 6 on webshop (68 to 110 s of a slow core, one seed); on gsm8k, three pairs
+of runs of 35 to 50 s show no clear difference."""
 FEWEST_OWN = 32
 """With fewer of its own right answers than this, they are not imitated."""
 GENTLER = 8
