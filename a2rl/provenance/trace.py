@@ -7,7 +7,6 @@ apart.
 import hashlib
 import math
 from enum import StrEnum
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ TIE = 1e-5
 """Base rows that are equally near, such as those of tokens that never occur, are one row."""
 SMALLEST = 1e-12
 FEWEST_MOVED = 8
-NOISE_DRAWS = 16
 TOLERANCE, DEVIATIONS = 0.05, 4
 """How far from 1 the roughness of noise may be, and of small matrices in standard deviations."""
 Matrix = NDArray[np.float32]
@@ -125,27 +123,12 @@ def roughness(rows: Matrix, base: Matrix) -> Roughness | None:
     moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST]
     if len(moved) < FEWEST_MOVED or moved.shape[1] < FEWEST_MOVED:
         return None
-    plain = _evened(moved)
+    plain = unit(unit(unit(moved).T).T).astype(np.float64)
+    rows_moved, columns = plain.shape
+    mean_square = float(((plain @ plain.T) ** 2).sum() / rows_moved)
+    of_noise = 1 + (rows_moved - 3) / columns  # simulated: nearer to the mean of noise than its standard deviation
     tails = max(1.0, float((plain**4).mean() / (plain**2).mean() ** 2) / 3)  # 1 if normally distributed
-    tolerance = max(TOLERANCE, DEVIATIONS * 2 * tails / sum(moved.shape))
-    return Roughness(_mean_square(plain) / _of_noise(*moved.shape), tolerance)
-
-
-def _evened(matrix: Matrix) -> NDArray[np.float64]:
-    """Brings rows and columns to one scale."""
-    return unit(np.asarray(unit(np.asarray(unit(matrix).T)).T)).astype(np.float64)
-
-
-def _mean_square(matrix: NDArray[np.float64]) -> float:
-    """Returns the mean square of the eigenvalues of the products of rows."""
-    return float(((matrix @ matrix.T) ** 2).sum() / len(matrix))
-
-
-@cache
-def _of_noise(count: int, width: int) -> float:
-    rng = np.random.default_rng(0)
-    draws = [rng.standard_normal((count, width)).astype(np.float32) for _ in range(NOISE_DRAWS)]
-    return sum(_mean_square(_evened(each)) for each in draws) / NOISE_DRAWS
+    return Roughness(mean_square / of_noise, max(TOLERANCE, DEVIATIONS * 2 * tails / (rows_moved + columns)))
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
