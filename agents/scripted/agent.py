@@ -22,6 +22,7 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # idle threads soon give up the core, which other processes need
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("DISABLE_MLFLOW_INTEGRATION", "TRUE")  # TRL would spend two seconds on importing it
 warnings.filterwarnings("ignore")
 
 import datasets
