@@ -125,7 +125,7 @@ def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str) -> None:
-    place.run("run", "--task", "gsm8k", "--agent", agent, "--base-url", place.base_url(agent), "--budget", "8m")
+    place.run("run", "--task", "gsm8k", "--agent", agent, "--base-url", place.base_url(agent), "--budget", "4m")
     [run] = place.runs()
     whole = assert_sound(place, run, agent)
     served, total = place.served(), whole.final_metrics
@@ -141,7 +141,7 @@ def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str)
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])
 def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: str) -> None:
     url = place.base_url(agent)
-    flow = place.start("run", "--task", "gsm8k", "--agent", agent, "--base-url", url, "--budget", "8m")
+    flow = place.start("run", "--task", "gsm8k", "--agent", agent, "--base-url", url, "--budget", "4m")
     wait_for(lambda: any(each.turn == place.thinks for each in place.served()), 300)
     time.sleep(1)
     flow.kill()
