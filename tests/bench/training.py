@@ -143,15 +143,16 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
             arguments = {"output_dir": str(folder / str(number)), "per_device_train_batch_size": 8, "seed": 0}
             agent.sft(trained, agent.adam(trained.model, choice.rate), clock, arguments, rows)
             won, _ = playing.Player(route, setting).measure(trained, held_out, math.inf)
-        loss = sum(_learned_loss(trained.model, row) for row in graded) / len(graded)
+        in_half = agent.computes_in_bfloat16(trained.parameters)
+        loss = sum(_learned_loss(trained.model, row, in_half) for row in graded) / len(graded)
         yield Row(name, f"loss {loss:.3f}, {won * HELD_OUT:.0f} of {HELD_OUT} held-out games won")
 
 
 @torch.no_grad()
-def _learned_loss(model: Any, row: dict[str, list[int]]) -> float:
+def _learned_loss(model: Any, row: dict[str, list[int]], in_half: bool) -> float:
     """Returns the mean loss of the learned tokens of a text."""
     tokens, labels = (torch.tensor([row[column]], device=model.device) for column in ("input_ids", "labels"))
-    with torch.autocast(model.device.type, torch.bfloat16):
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=in_half):
         return float(model(input_ids=tokens, labels=labels).loss)
 
 

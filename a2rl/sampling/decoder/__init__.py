@@ -11,8 +11,9 @@ its row in the cache and continues when the future is done.
     written = decoder.run([conversation(prompt) for prompt in prompts], Decoding())
 
 It is our own because `generate()` of transformers keeps a batch until its last row is finished, and serving engines
-such as vLLM need a process and an environment of their own, and cannot be used with a model that is being trained.
-Only torch and transformers are needed: interactive tasks hand this package to agents.
+such as vLLM have weights of their own and need a GPU to be fast. Where there is one, `VllmDecoder` runs the same
+conversations on such an engine, next to the model that is being trained. Otherwise only torch and transformers are
+needed: interactive tasks hand this package to agents.
 Names of tensors end in their axes: R rows, T new tokens, S cached tokens, V vocabulary, H heads of keys, G query heads
 for each of them, D head size.
 """
@@ -29,6 +30,7 @@ from a2rl.sampling.decoder.conversation import (
 )
 from a2rl.sampling.decoder.engine import Decoder, Decoding, OutOfMemoryError, is_out_of_memory
 from a2rl.sampling.decoder.kv_cache import unsupported_layers
+from a2rl.sampling.decoder.with_vllm import VllmDecoder, awake, checkpoint_weights
 
 __all__ = [
     "Chat",
@@ -39,7 +41,10 @@ __all__ = [
     "StopStrings",
     "Stops",
     "Turn",
+    "VllmDecoder",
     "Written",
+    "awake",
+    "checkpoint_weights",
     "end_tokens",
     "is_out_of_memory",
     "prompt_tokens",

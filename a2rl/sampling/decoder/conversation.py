@@ -6,7 +6,7 @@ Prompts are read and ended in the same way when a model is graded and when an ag
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -63,6 +63,11 @@ class Dialogue(Generic[T]):
         return self.tokens[self.prompt_length :]
 
     @property
+    def turn(self) -> Written:
+        """The turn, when it has ended."""
+        return Written(self.written, self.stopped, self.logprobs)
+
+    @property
     def longest(self) -> int:
         """The most tokens that its row can have at the end of this turn."""
         return self.prompt_length + self.limit
@@ -81,6 +86,71 @@ class Dialogue(Generic[T]):
         self.cached = min(common_prefix(self.tokens[: self.cached], turn.tokens), len(turn.tokens) - 1)
         self.tokens, self.prompt_length = list(turn.tokens), len(turn.tokens)
         self.limit, self.stopped, self.logprobs = turn.max_new_tokens, False, []
+
+
+class Dialogues(Generic[T]):
+    """All conversations of a run: which of them ask the model for a turn, and what they returned."""
+
+    def __init__(
+        self, conversations: Sequence[Conversation[T]], seed: int, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """Begins every conversation.
+
+        Args:
+            conversations: The conversations.
+            seed: Conversation i is sampled with (seed, i).
+            on_end: Called whenever a conversation has ended.
+        """
+        self._on_end, self._results = on_end, dict[int, T]()
+        self._all = [
+            Dialogue(index, conversation, random.Random(f"{seed}/{index}"))
+            for index, conversation in enumerate(conversations)
+        ]
+        self.waiting: list[Dialogue[T]] = []
+        """Those that wait for something other than the model."""
+        self.ready = [dialogue for dialogue in self._all if self.advance(dialogue, None)]
+        """Those that began with a turn."""
+
+    def advance(self, dialogue: Dialogue[T], written: Written | None) -> bool:
+        """Gets a conversation's next turn; False if it has ended or waits for a future."""
+        try:
+            turn = next(dialogue.conversation) if written is None else dialogue.conversation.send(written)
+            while not isinstance(turn, Future) and turn.max_new_tokens < 1:
+                turn = dialogue.conversation.send(Written([], False, []))
+        except StopIteration as end:
+            self._results[dialogue.index] = end.value
+            self._on_end()
+            return False
+        if isinstance(turn, Future):
+            dialogue.pending = turn
+            dialogue.give_up_row()
+            self.waiting.append(dialogue)
+            return False
+        dialogue.begin(turn)
+        return True
+
+    def resumed(self, block: bool) -> list[Dialogue[T]]:
+        """Returns the conversations that waited and now have a turn.
+
+        Args:
+            block: Whether to wait until one of them can go on.
+        """
+        pending = [dialogue.pending for dialogue in self.waiting if dialogue.pending is not None]
+        done = wait(pending, None if block else 0, FIRST_COMPLETED).done if pending else set()
+        going_on = [dialogue for dialogue in self.waiting if dialogue.pending in done]
+        self.waiting = [dialogue for dialogue in self.waiting if dialogue.pending not in done]
+        return [dialogue for dialogue in going_on if self.advance(dialogue, None)]
+
+    def results(self) -> list[T]:
+        """Returns what the conversations returned, when all have ended."""
+        return [self._results[dialogue.index] for dialogue in self._all]
+
+
+def mark_stopped(dialogues: Sequence[Dialogue[Any]], eos: set[int], stops: Stops | None) -> None:
+    """Notes which turns are complete after each of the dialogues got a token."""
+    complete = stops([dialogue.written for dialogue in dialogues]) if stops and dialogues else [False] * len(dialogues)
+    for dialogue, is_complete in zip(dialogues, complete, strict=True):
+        dialogue.stopped = is_complete or dialogue.tokens[-1] in eos
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:

@@ -1,15 +1,13 @@
 """The decoder: chooses tokens for the rows of a batch, and takes conversations from turn to turn."""
 
-import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
 from a2rl.sampling.decoder.batch import Batch
-from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Stops, Written
+from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Dialogues, Stops, mark_stopped
 
 T = TypeVar("T")
 DRAWN_IN = 512
@@ -74,75 +72,34 @@ class Decoder:
         Raises:
             OutOfMemoryError: Not even one conversation fits into memory.
         """
-        results: dict[int, T] = {}
-        suspended: list[Dialogue[T]] = []
-
-        def advance(dialogue: Dialogue[T], written: Written | None) -> bool:
-            alive = self._advance(dialogue, written, results, on_end)
-            if dialogue.pending is not None:
-                suspended.append(dialogue)
-            return alive
-
-        dialogues = _dialogues(conversations, decoding.seed)
-        ready = [dialogue for dialogue in dialogues if advance(dialogue, None)]
-        batch = Batch(self._model, self._memory_bytes, ready, self._shares)
-        while batch.is_active or suspended:
-            for dialogue in _finished_waiting(suspended, block=not batch.is_active):
-                suspended.remove(dialogue)
-                if advance(dialogue, None):
-                    batch.queue.append(dialogue)
+        dialogues = Dialogues(conversations, decoding.seed, on_end)
+        batch = Batch(self._model, self._memory_bytes, dialogues.ready, self._shares)
+        while batch.is_active or dialogues.waiting:
+            batch.queue += dialogues.resumed(block=not batch.is_active)
             if batch.is_active:
-                self._step(batch, decoding, stops, advance)
-        return [results[index] for index in range(len(conversations))]
+                self._step(batch, decoding, stops, dialogues)
+        return dialogues.results()
 
-    def _step(
-        self,
-        batch: Batch[T],
-        decoding: Decoding,
-        stops: Stops | None,
-        advance: Callable[[Dialogue[T], Written | None], bool],
-    ) -> None:
+    def _step(self, batch: Batch[T], decoding: Decoding, stops: Stops | None, dialogues: Dialogues[T]) -> None:
         """Makes one pass of the model and processes the new tokens."""
         try:
             batch.admit(self._max_rows)
-            dialogues, logits_RV = batch.forward()
-            self._choose(dialogues, logits_RV, decoding)
+            rows, logits_RV = batch.forward()
+            self._choose(rows, logits_RV, decoding)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            dialogues = []
+            rows = []
         # Not in the except clause, where the error still keeps the tensors of the pass alive.
-        if not dialogues:
+        if not rows:
             self._max_rows = self._halved(len(batch.rows))
             batch.evict()
             return
-        self._mark_stopped(dialogues, stops)
-        for dialogue in dialogues:
+        mark_stopped(rows, self._eos, stops)
+        for dialogue in rows:
             if dialogue.turn_ended:
-                batch.end_turn(
-                    dialogue, advance(dialogue, Written(dialogue.written, dialogue.stopped, dialogue.logprobs))
-                )
+                batch.end_turn(dialogue, dialogues.advance(dialogue, dialogue.turn))
         batch.pack()
-
-    def _advance(
-        self, dialogue: Dialogue[T], written: Written | None, results: dict[int, T], on_end: Callable[[], None]
-    ) -> bool:
-        """Gets the conversation's next turn; False if it has ended or waits for a future."""
-        dialogue.pending = None
-        try:
-            turn = next(dialogue.conversation) if written is None else dialogue.conversation.send(written)
-            while not isinstance(turn, Future) and turn.max_new_tokens < 1:
-                turn = dialogue.conversation.send(Written([], False, []))
-        except StopIteration as end:
-            results[dialogue.index] = end.value
-            on_end()
-            return False
-        if isinstance(turn, Future):
-            dialogue.pending = turn
-            dialogue.give_up_row()
-            return False
-        dialogue.begin(turn)
-        return True
 
     def _choose(self, dialogues: Sequence[Dialogue[T]], logits_RV: torch.Tensor, decoding: Decoding) -> None:
         """Adds the next token to each row: the best one, or one sampled with the row's own random number."""
@@ -158,33 +115,12 @@ class Decoder:
             dialogue.tokens.append(token)
             dialogue.logprobs.append(logprob)
 
-    def _mark_stopped(self, dialogues: Sequence[Dialogue[T]], stops: Stops | None) -> None:
-        for dialogue in dialogues:
-            dialogue.stopped = dialogue.tokens[-1] in self._eos
-        if stops is not None:
-            for dialogue, complete in zip(dialogues, stops([dialogue.written for dialogue in dialogues]), strict=True):
-                dialogue.stopped = dialogue.stopped or complete
-
     def _halved(self, rows: int) -> int:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         if rows == 1:
             raise OutOfMemoryError
         return rows // 2
-
-
-def _dialogues(conversations: Sequence[Conversation[T]], seed: int) -> list[Dialogue[T]]:
-    return [
-        Dialogue(index, conversation, random.Random(f"{seed}/{index}"))
-        for index, conversation in enumerate(conversations)
-    ]
-
-
-def _finished_waiting(suspended: Sequence[Dialogue[T]], block: bool) -> list[Dialogue[T]]:
-    """Returns the dialogues whose futures are done; with `block`, waits until there is at least one."""
-    pending = [dialogue.pending for dialogue in suspended if dialogue.pending is not None]
-    done = wait(pending, None if block else 0, FIRST_COMPLETED).done if pending else set()
-    return [dialogue for dialogue in suspended if dialogue.pending in done]
 
 
 def draw(probability_RV: torch.Tensor, uniforms: Sequence[float], top_p: float, top_k: int = 0) -> torch.Tensor:

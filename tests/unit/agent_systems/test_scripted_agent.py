@@ -298,6 +298,28 @@ assert [len(part) for part in parts(texts, 115, 1000)] == [3, 3]  # but it takes
 assert [len(part) for part in parts(texts, 10, 10)] == [1] * 6
 print("all is well")
 """
+VLLM = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import training
+
+def player(asked, start):
+    os.environ["VLLM"], training.start_vllm = asked, start
+    training._ENGINES.clear()
+    players = [training.load(Path(sys.argv[2])).player for checkpoint in range(2)]
+    assert players[0] is players[1]  # one engine for all checkpoints
+    return players[0]
+
+def fails(path):
+    raise ImportError("there is no vLLM here")
+
+assert player("1", lambda path: path.name) == "model"
+assert player("1", fails) is None
+assert player("0", lambda path: path.name) is None
+assert player("", lambda path: path.name) is None  # not for a very small model
+print("all is well")
+"""
 ROWS = """
 import json, sys
 from pathlib import Path
@@ -321,6 +343,7 @@ CLAIMS = {
     "a model is asked as it answers best, and measured": PLAYER,
     "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
     "a pass fits into the agent's memory": MEMORY,
+    "an engine of vLLM plays where it starts": VLLM,
 }
 """What holds, and the script that ends with "all is well" if it does."""
 IN_FORKS = """
