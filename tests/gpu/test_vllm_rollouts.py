@@ -76,7 +76,7 @@ print("all is well")
 def test_an_engine_of_vllm_plays_like_the_model_in_training(tmp_path: Path) -> None:
     hand_out(tmp_path)
     environ = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    command = [VLLM_PYTHON, "-c", SCRIPT, str(tmp_path), str(MODEL)]
+    command = [str(VLLM_PYTHON), "-c", SCRIPT, str(tmp_path), str(MODEL)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environ, timeout=500)
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert ended.stdout.strip().endswith("all is well")

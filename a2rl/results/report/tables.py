@@ -5,11 +5,15 @@ base model and of the result. The chart of scores is laid out in SVG units; the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
+from a2rl.core.errors import IntegrityError
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
+from a2rl.grading.outputs import outputs_path, read_outputs
 from a2rl.results.figures import result_items
 from a2rl.results.report.data import Submitted
 from a2rl.results.table import NOTHING, points
@@ -171,11 +175,14 @@ def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool)
 class Example(NamedTuple):
     """An item on the page."""
 
+    item: str
     title: str
     before: str
     """The base model's answer."""
     after: str
     """The result's answer."""
+    asked: str = ""
+    """The end of what the model was first asked; empty if the outputs were removed."""
 
 
 def examples_of(run: RunDir, entries: Sequence[Entry], counts: int | None) -> list[Example]:
@@ -183,7 +190,9 @@ def examples_of(run: RunDir, entries: Sequence[Entry], counts: int | None) -> li
     path = result_items(run, entries, counts)
     if path is None or not path.is_file() or not run.baseline_items.is_file():
         return []
-    return choose(read_model(run.baseline_items, GradeResult).items, read_model(path, GradeResult).items)
+    chosen = choose(read_model(run.baseline_items, GradeResult).items, read_model(path, GradeResult).items)
+    asked = _asked(path, {example.item for example in chosen})
+    return [example._replace(asked=asked.get(example.item, "")) for example in chosen]
 
 
 def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list[Example]:
@@ -203,7 +212,20 @@ def choose(baseline: Sequence[ItemResult], result: Sequence[ItemResult]) -> list
     chosen = [("better than before", best)] if improved else []
     if worst.value < 1 and not (improved and worst is best):
         chosen.append(("not solved", worst))
-    return [Example(f"{item.id}: {title}", _cut(before[item.id]), _cut(item)) for title, item in chosen]
+    return [Example(item.id, title, _cut(before[item.id]), _cut(item)) for title, item in chosen]
+
+
+def _asked(result: Path, items: Collection[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with suppress(FileNotFoundError, IntegrityError):
+        for output in read_outputs(outputs_path(result)):
+            if output.item in items and output.turns:
+                prompt = output.turns[0].prompt
+                text = (prompt if isinstance(prompt, str) else prompt[-1].content).strip()
+                found.setdefault(output.item, text if len(text) <= MAX_CHARS else f"... {text[-MAX_CHARS:].lstrip()}")
+            if len(found) == len(items):
+                break
+    return found
 
 
 def _cut(item: ItemResult) -> str:
