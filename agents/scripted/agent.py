@@ -98,6 +98,18 @@ class Progress:
     """The stages that are over."""
 
 
+def mean_length(rows: list[Row]) -> float:
+    """Returns how many tokens a text has on average."""
+    return sum(len(row["input_ids"]) for row in rows) / len(rows)
+
+
+def texts_a_step(rows: list[Row], small: bool) -> int:
+    """Returns how many texts each process imitates in a step."""
+    if not small:
+        return 32 if ON_GPU else 8
+    return max(2, min(32, round(TOKENS_A_STEP * min(2, CORES) / mean_length(rows))))
+
+
 class Plan:
     """One run of the agent."""
 
@@ -173,8 +185,7 @@ class Plan:
         if agreed(not rows or seconds < SHORTEST_S):
             self.loaded = trained
             return
-        mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
-        size = max(2, min(32, round(TOKENS_A_STEP * min(2, CORES) / mean))) if self.small else 32 if ON_GPU else 8
+        size, mean = texts_a_step(rows, self.small), mean_length(rows)
         gentle = stage == OWN or (self.progress.held_out or 0.0) >= WORTH_IMITATING
         rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if gentle else 1)
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())

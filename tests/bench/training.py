@@ -29,27 +29,35 @@ REPEATED = 2
 class Choice(NamedTuple):
     """How a model imitates."""
 
-    rate: float = 3e-4
+    rate: float | None = None
+    """Of AdamW; None: the rate and the optimizer that the agent takes for the model."""
     adapter: bool = False
     """Whether a LoRA adapter is trained instead of all weights."""
     dtype: torch.dtype = torch.float32
-    """The type of the trained weights. All compute in bfloat16."""
+    """The type of the trained weights. A model that is not very small computes in bfloat16 where that is fast."""
     examples: float = 0.25
     """The share of the texts that begin with the examples that the grader shows."""
 
 
+EXAMPLES = {"examples before no game": Choice(examples=0.0), "examples before each game": Choice(examples=1.0)}
 CHOICES = {
-    "as the agent does: all weights, float32, rate 3e-4, examples before a quarter of the games": Choice(),
-    "rate 1e-5": Choice(rate=1e-5),
-    "LoRA of rank 64, rate 3e-3": Choice(adapter=True, rate=3e-3),
-    "weights in bfloat16": Choice(dtype=torch.bfloat16),
-    "examples before no game": Choice(examples=0.0),
-    "examples before each game": Choice(examples=1.0),
+    "smollm2-135m": {
+        "as the agent does: all weights, float32, rate 3e-4, examples before a quarter of the games": Choice(),
+        "rate 1e-5": Choice(rate=1e-5),
+        "LoRA of rank 64, rate 3e-3": Choice(adapter=True),
+        "weights in bfloat16": Choice(dtype=torch.bfloat16),
+        **EXAMPLES,
+    },
+    "tiny": {
+        "as the agent does: Muon, rate 3e-3, examples before a quarter of the games": Choice(),
+        "AdamW, rate 3e-3": Choice(rate=3e-3),
+        **EXAMPLES,
+    },
 }
 TRAINED_S = 300
 """How long each trains, without loading and measuring."""
-GAMES, HELD_OUT = 480, 24
-"""Games to imitate, and others to measure on."""
+GAMES, HELD_OUT = {"smollm2-135m": 480, "tiny": 3000}, {"smollm2-135m": 24, "tiny": 128}
+"""Games to imitate, and others to measure on: as many as the model has time for."""
 
 
 def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
@@ -113,39 +121,50 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
 
 
 def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
-    """Imitates games of the real ALFWorld with smollm2-135m, each time with another choice and for the same time, and
-    measures on held-out games with the examples that the grader shows. Needs the model and the data."""
+    """Imitates games of the real ALFWorld, each time with another choice and for the same time, and measures on
+    held-out games with the examples that the grader shows. Needs the models and the data."""
     visible = ensure_data("alfworld", "full", mirror_of("alfworld", settings), settings) / "visible"
     sys.path[:0] = [str(settings.root / "agents" / "scripted"), str(visible)]
-    modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes"))
-    agent, playing, routes = modules
-    path = resolve_model("smollm2-135m", settings)
-    tokenizer = agent.load(path).tokenizer
-    meta = {"seed": 0, "options": {"prompts": "repaired"}, "max_steps": 50, "chat_template_kwargs": {}}
-    setting = routes.Setting(visible, tokenizer, 8192, meta, small=False)
-    route = routes.load_route("alfworld", setting)
+    modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes", "agent"))
+    training, playing, routes, agent = modules
+    fits = training.fits
+    for name, choices in CHOICES.items():
+        path = resolve_model(name, settings)
+        first = training.load(path)
+        small = first.parameters < training.SMALL_MODEL
+        meta = {"seed": 0, "options": {"prompts": "repaired"}, "max_steps": 50, "chat_template_kwargs": {}}
+        context = first.model.config.max_position_embeddings
+        setting = routes.Setting(visible, first.tokenizer, context, meta, small)
+        route = routes.load_route("alfworld", setting)
+        count = HELD_OUT[name]
+        held_out, names = route.names[:count], route.names[count : count + GAMES[name]]
+        graded = _texts(route, held_out, 1.0, playing.texts_of, setting)
+        for what, choice in choices.items():
+            rows = _texts(route, names, choice.examples, playing.texts_of, setting)
+            training.fits = (lambda _: False) if choice.adapter else fits
+            with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+                trained = training.load(path)
+                if not choice.adapter:
+                    trained.model.to(choice.dtype)
+                rate = choice.rate or (3e-3 if small else agent.Plan.rate(trained))
+                is_muon = small and choice.rate is None
+                optimizer = (training.MuonAndAdam if is_muon else training.adam)(trained.model, rate)
+                clock = training.TrainUntil("sft", TRAINED_S)
+                size = agent.texts_a_step(rows, small)
+                arguments = {"output_dir": str(folder / name / what), "per_device_train_batch_size": size, "seed": 0}
+                training.sft(trained, optimizer, clock, arguments, rows)
+                won, _ = playing.Player(route, setting).measure(trained, held_out, math.inf)
+            in_half = training.computes_in_bfloat16(trained.parameters)
+            loss = sum(_learned_loss(trained.model, row, in_half) for row in graded) / len(graded)
+            yield Row(f"{name}, {what}", f"loss {loss:.3f}, {won * count:.0f} of {count} held-out games won")
 
-    def texts(names: list[str], with_examples: float) -> Any:
-        route.with_examples = with_examples
-        return playing.texts_of([each for each in map(route.example, names) if each], setting)
 
-    held_out, names = route.names[:HELD_OUT], route.names[HELD_OUT : HELD_OUT + GAMES]
-    graded = texts(held_out, 1.0)
-    fits = agent.fits
-    for number, (name, choice) in enumerate(CHOICES.items()):
-        rows = texts(names, choice.examples)
-        agent.fits = (lambda _: False) if choice.adapter else fits
-        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-            trained = agent.load(path)
-            if not choice.adapter:
-                trained.model.to(choice.dtype)
-            clock = agent.TrainUntil("sft", TRAINED_S)
-            arguments = {"output_dir": str(folder / str(number)), "per_device_train_batch_size": 8, "seed": 0}
-            agent.sft(trained, agent.adam(trained.model, choice.rate), clock, arguments, rows)
-            won, _ = playing.Player(route, setting).measure(trained, held_out, math.inf)
-        in_half = agent.computes_in_bfloat16(trained.parameters)
-        loss = sum(_learned_loss(trained.model, row, in_half) for row in graded) / len(graded)
-        yield Row(name, f"loss {loss:.3f}, {won * HELD_OUT:.0f} of {HELD_OUT} held-out games won")
+def _texts(
+    route: Any, names: list[str], with_examples: float, texts_of: Any, setting: Any
+) -> list[dict[str, list[int]]]:
+    route.with_examples = with_examples
+    rows: list[dict[str, list[int]]] = texts_of([each for each in map(route.example, names) if each], setting)
+    return rows
 
 
 @torch.no_grad()
