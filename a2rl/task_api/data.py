@@ -10,14 +10,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import a2rl
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.core.files import folder_digest, machine_failure, replace_folder
+from a2rl.core.files import digest_of, folder_digest, machine_failure, replace_folder
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
-from a2rl.task_api.catalog import load_preparer, load_task
+from a2rl.task_api.catalog import load_preparer, load_task, task_folder
 from a2rl.task_api.contract import DrawingPreparer, Variant, code_of_task
 
 SOURCE_NOTE = "source.txt"
+GENERATED, HUB = "generated", "hub"
+SHARED_CODE = ("core/model_text.py", "handout/*.py", "sampling/decoder/*.py")
+"""What tasks hand to agents, besides their own files."""
 TIMEOUT_S = 4 * 3600.0
 """How long to wait for another process that uses the data. Downloading and indexing the largest data set takes far less
 than this."""
@@ -58,8 +62,10 @@ def require_source(task_id: str, variant: Variant, source: Path | None, settings
     Raises:
         UsageError: It is needed and does not exist, or is not given.
     """
-    if _is_asked_for(settings.data(task_id, variant), variant, source):
+    folder = settings.data(task_id, variant)
+    if _is_asked_for(folder, task_id, variant, source, settings):
         return
+    source = source or _source_of(folder)
     require_folder(source)
     if source is None and (needs := load_task(task_id, settings.root).needs_source):
         raise UsageError(f"{task_id} needs --source FOLDER with local copies: {needs}")
@@ -73,7 +79,8 @@ def _make(task_id: str, variant: Variant, source: Path | None, settings: Setting
         hidden.mkdir()
         with code_of_task(task_id):
             load_preparer(task_id).prepare(variant, source, visible, hidden)
-        (hidden / SOURCE_NOTE).write_text(f"{_note(variant, source)}\n", encoding="utf-8")
+        note = f"{_origin(variant, source)}\n{_code_digest(task_id, settings)}\n"
+        (hidden / SOURCE_NOTE).write_text(note, encoding="utf-8")
         if not (_is_whole(target) and folder_digest(folder) == folder_digest(target)):
             replace_folder(folder, target)  # equal data is not replaced, because runs may be reading it
     return target
@@ -124,16 +131,20 @@ def reading(folder: Path) -> AbstractContextManager[None]:
 def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: Settings) -> Path:
     """Returns the folder of a task's data, which is prepared first if it is missing or came from another source.
 
+    It is also prepared again if other code has prepared it, because agents are handed parts of that code; but not if it
+    came from the hub, which may be out of reach.
+
     Raises:
         UsageError: Only a part of the data exists, or the folder to prepare it from does not.
     """
     folder = settings.data(task_id, variant)
     with reading(folder):
-        if _is_asked_for(folder, variant, source):
+        if _is_asked_for(folder, task_id, variant, source, settings):
             return folder
+    source = source or _source_of(folder)
     require_folder(source)
     with making(folder):
-        if _is_asked_for(folder, variant, source):  # another process has prepared it meanwhile
+        if _is_asked_for(folder, task_id, variant, source, settings):  # another process has prepared it meanwhile
             return folder
         if (folder / "visible").is_dir() != (folder / "hidden").is_dir():
             missing = "visible" if (folder / "hidden").is_dir() else "hidden"
@@ -144,8 +155,14 @@ def ensure_data(task_id: str, variant: Variant, source: Path | None, settings: S
         return _make(task_id, variant, source, settings)
 
 
-def _is_asked_for(folder: Path, variant: Variant, source: Path | None) -> bool:
-    return _is_whole(folder) and (source is None or _made_from(folder) == _note(variant, source))
+def _is_asked_for(folder: Path, task_id: str, variant: Variant, source: Path | None, settings: Settings) -> bool:
+    if not _is_whole(folder):
+        return False
+    origin, code = _note(folder)
+    if source is not None and origin != _origin(variant, source):
+        return False
+    can_be_made_again = origin == GENERATED or _source_of(folder) is not None
+    return not can_be_made_again or code == _code_digest(task_id, settings)
 
 
 def about(folder: Path) -> dict[str, str]:
@@ -170,15 +187,29 @@ def hidden_digest(folder: Path) -> str:
     return folder_digest(folder / "hidden", but=(SOURCE_NOTE,))
 
 
-def _note(variant: Variant, source: Path | None) -> str:
+def _origin(variant: Variant, source: Path | None) -> str:
     if variant == "mini":
-        return "generated"
-    return str(source.resolve()) if source else "hub"
+        return GENERATED
+    return str(source.resolve()) if source else HUB
 
 
-def _made_from(folder: Path) -> str:
+def _note(folder: Path) -> tuple[str, str]:
+    """What data was made from, and the digest of the code that made it; empty if it is not known."""
     note = folder / "hidden" / SOURCE_NOTE
-    return note.read_text(encoding="utf-8").strip() if note.exists() else ""
+    origin, _, code = note.read_text(encoding="utf-8").strip().partition("\n") if note.exists() else ("", "", "")
+    return origin, code
+
+
+def _source_of(folder: Path) -> Path | None:
+    """The folder that data was made from, if it is still there."""
+    origin, _ = _note(folder)
+    return Path(origin) if origin not in ("", GENERATED, HUB) and Path(origin).is_dir() else None
+
+
+def _code_digest(task_id: str, settings: Settings) -> str:
+    """Covers the files that dvc.yaml names as what a task's data depends on."""
+    shared = folder_digest(Path(a2rl.__file__).parent, SHARED_CODE)
+    return digest_of([shared, folder_digest(task_folder(task_id, settings.root), ("**/*.py",))])
 
 
 def can_draw(task_id: str, variant: Variant) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.task_api import data as module
+from a2rl.task_api.contract import Variant
 from a2rl.task_api.data import ensure_data, hidden_digest, prepare_data, reading, require_source
 
 RUNS = 4
@@ -115,3 +116,45 @@ def test_the_folder_is_needed_only_until_the_data_is_prepared(
     require_source("gsm8k", "full", mirror, settings)
     with pytest.raises(UsageError, match="is not a folder"):
         require_source("gsm8k", "full", tmp_path / "other", settings)
+
+
+@pytest.mark.parametrize(
+    ("variant", "with_mirror", "again"), [("mini", False, 2), ("full", True, 2), ("full", False, 1)]
+)
+def test_data_that_other_code_has_made_is_made_again(
+    variant: Variant, with_mirror: bool, again: int, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents are handed parts of that code. Only what came from the hub stays: it may be out of reach."""
+    made = []
+
+    def prepare(variant: str, source: Path | None, visible: Path, hidden: Path) -> None:
+        made.append(source)
+        (visible / "episodes.py").write_text(f"# version {len(made)}")
+
+    monkeypatch.setattr(module, "load_preparer", lambda task: SimpleNamespace(prepare=prepare))
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    source = mirror if with_mirror else None
+    data = ensure_data("gsm8k", variant, source, settings)
+    ensure_data("gsm8k", variant, None, settings)
+    assert len(made) == 1
+
+    monkeypatch.setattr(module, "SHARED_CODE", ("core/files.py",))
+    require_source("gsm8k", variant, None, settings)
+    ensure_data("gsm8k", variant, None, settings)
+    ensure_data("gsm8k", variant, source, settings)
+    assert made == [source] * again
+    assert (data / "visible" / "episodes.py").read_text() == f"# version {again}"
+
+
+def test_data_made_from_a_folder_that_is_gone_stays(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load_preparer", lambda task: preparer_of("{}"))
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    ensure_data("gsm8k", "full", mirror, settings)
+    mirror.rmdir()
+    monkeypatch.setattr(module, "SHARED_CODE", ("core/files.py",))
+    monkeypatch.setattr(module, "load_preparer", None)
+    ensure_data("gsm8k", "full", None, settings)
