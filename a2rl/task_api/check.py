@@ -31,6 +31,8 @@ SHORTEST_TEXT = 25
 """Texts below this length (a number, a name) may well be in both halves of the data."""
 QUESTIONS = ("question", "prompt", "problem", "instruction", "goal")
 OURS = ("a2rl", "flows", "stages", "tasks")
+OF_AGENTS = ("vllm",)
+"""What this environment lacks, and the one that agents train with may have."""
 NO_IDEA = "no idea"
 MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
@@ -301,7 +303,7 @@ def _alone(check: TaskCheck) -> str:
 def _is_lacking(module: str, visible: Path) -> bool:
     """Whether agents cannot import this. Of a module of ours, `hand_out` has left only the last part of its name."""
     there = (visible / module).is_dir() or (visible / f"{module}.py").is_file()
-    return module in OURS or not (there or importlib.util.find_spec(module))
+    return module in OURS or not (there or module in OF_AGENTS or importlib.util.find_spec(module))
 
 
 def _drawn(check: TaskCheck) -> str:

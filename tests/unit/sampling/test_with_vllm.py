@@ -143,7 +143,7 @@ def test_a_run_that_fails_leaves_nothing_in_the_engine(llm: FakeLlm) -> None:
     decoder.run([episode(PROMPTS[2])], Decoding())
 
 
-def test_an_engine_takes_over_weights_between_waking_and_sleeping(llm: FakeLlm) -> None:
+def test_an_engine_takes_over_weights_before_it_plays(llm: FakeLlm) -> None:
     trained = network(1)
     with awake(llm, checkpoint_weights(trained)):
         assert llm.calls == ["weights", "reload_weights", "kv_cache", "forget prefixes"]
@@ -153,7 +153,7 @@ def test_an_engine_takes_over_weights_between_waking_and_sleeping(llm: FakeLlm) 
     assert [turn.tokens for turn in theirs] == [turn.tokens for turn in ours]
 
 
-def test_weights_of_a_merged_adapter_have_the_names_of_a_checkpoint() -> None:
+def test_a_merged_adapter_has_the_names_of_a_checkpoint() -> None:
     from peft import LoraConfig, get_peft_model
 
     plain = network(0)
