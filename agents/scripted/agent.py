@@ -46,6 +46,7 @@ from training import (
     processes,
     save,
     sft,
+    with_tried_player,
 )
 
 transformers.utils.logging.set_verbosity_error()
@@ -125,11 +126,11 @@ class Plan:
         self.progress = Progress(**known)
         transformers.set_seed(self.seed)
         trained = load(Path(self.progress.best))
-        self.loaded: Trained | None = trained
         self.small = trained.parameters < SMALL_MODEL
         context = trained.model.config.get_text_config().max_position_embeddings
         setting = Setting(Path(os.environ["DATA_PATH"]), trained.tokenizer, context, self.meta, self.small)
         self.setting, self.route = setting, load_route(os.environ["TASK"], setting)
+        self.loaded: Trained | None = with_tried_player(trained)
         enough_time = self.total_s >= SHORT_S and not self.steps
         kept = min(HELD_OUT, len(self.route.names) // 10) if self.route.can_play and enough_time else 0
         self.measures = kept > 0

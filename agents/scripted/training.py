@@ -169,6 +169,32 @@ def start_vllm(path: Path) -> Any:
     return engine
 
 
+def with_tried_player(trained: Trained) -> Trained:
+    """Returns the model without its engine of vLLM if that does not take over its weights; needs the data's modules.
+
+    vLLM says nothing of a weight whose name it does not know. Those are compared that both have under the same name.
+    """
+    if not _ENGINES or trained.player is None or trained.player is not _ENGINES[0]:
+        return trained
+    from decoder import awake, checkpoint_weights
+
+    engine, weights = trained.player, dict(checkpoint_weights(trained.model))
+
+    def compared(module: torch.nn.Module) -> dict[str, bool]:
+        theirs = {name: each for name, each in module.named_parameters() if name in weights}
+        alike = {name: each for name, each in theirs.items() if each.shape == weights[name].shape}
+        return {name: torch.equal(each, weights[name].to(each)) for name, each in alike.items()}
+
+    with awake(engine, weights.items()):
+        [equal] = engine.apply_model(compared)
+    if equal and all(equal.values()):
+        return trained
+    wrong = next((name for name, is_equal in equal.items() if not is_equal), "none has a name that is known")
+    log(f"vLLM does not play, because it does not take over the weights: {wrong}")
+    _ENGINES[0] = None
+    return trained._replace(player=None)
+
+
 def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT) -> bool:
     """Whether a model's weights fit into the memory that is free, which must then hold some texts as well: all of them
     in training, or as many bytes for each as are given."""

@@ -300,8 +300,11 @@ print("all is well")
 """
 VLLM = """
 import os, sys
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
+import torch
 import training
 
 def player(asked, start):
@@ -313,6 +316,31 @@ def player(asked, start):
 
 def fails(path):
     raise ImportError("there is no vLLM here")
+
+class Engine:
+    # Takes over all weights, or forgets what it is given.
+    def __init__(self, takes):
+        self.takes, self.model = takes, training.load(Path(sys.argv[2])).model
+        with torch.no_grad():
+            for weights in self.model.parameters():
+                weights.zero_()
+    def apply_model(self, look):
+        return [look(self.model)]
+
+@contextmanager
+def awake(engine, weights):
+    if engine.takes:
+        engine.model.load_state_dict(dict(weights), strict=False)
+    yield
+
+sys.modules["decoder"] = SimpleNamespace(awake=awake, checkpoint_weights=lambda model: model.named_parameters())
+for takes in (True, False):
+    engine = Engine(takes)
+    trained = training.load(Path(sys.argv[2]))._replace(player=engine)
+    training._ENGINES[:] = [engine]
+    assert training.with_tried_player(trained).player is (engine if takes else None)
+    assert training._ENGINES == [engine if takes else None]
+    training._ENGINES.clear()
 
 assert player("1", lambda path: path.name) == "model"
 assert player("1", fails) is None
