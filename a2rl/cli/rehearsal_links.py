@@ -367,11 +367,12 @@ def _agents_have_vllm(here: Rehearsal) -> bool:
 
 
 def _line_on_vllm(run: RunDir) -> str:
-    """Returns the line in which the agent says that vLLM plays."""
-    lines = [line for line in run.agent_log.read_text(errors="replace").split("\n") if "vLLM" in line]
-    if not any("vLLM plays" in line for line in lines):
-        raise RunFailedError(f"{(lines or ['the agent does not say that vLLM plays'])[0]}; {run.agent_log} says more")
-    return next(line for line in lines if "vLLM plays" in line)
+    """Returns the line in which the agent says that vLLM plays, unless a later one says that it does not."""
+    lines = run.agent_log.read_text(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if "vLLM plays" in line or "vLLM does not play" in line), None)
+    if last is None or "vLLM plays" not in last:
+        raise RunFailedError(f"{last or 'the agent does not say that vLLM plays'}; {run.agent_log} says more")
+    return last
 
 
 def _submission_of(run: RunDir, method: str) -> str:

@@ -69,6 +69,8 @@ WORTH_IMITATING = 0.1
 """From this share of right answers on, the model's own right answers are imitated before the data's: they need no new
 style. In half an hour of two cores, 600 worked solutions of gsm8k took Qwen2.5-Coder-0.5B from 1 of 32 held-out items
 to 0 of 24, while it solved 20% of all."""
+RATE_IF_SMALL = 3e-3
+"""The rate at which a very small model imitates, with Muon."""
 TOKENS_A_STEP = 500
 """Tokens that a very small model imitates in a step, for each of two cores at most. In a short time, many steps teach
 it more than large ones: with half as many tokens as with 1,000, `tiny` reached 65 instead of 43 on deepsearchqa, 57
@@ -188,7 +190,7 @@ class Plan:
             return
         size, mean = texts_a_step(rows, self.small), mean_length(rows)
         gentle = stage == OWN or (self.progress.held_out or 0.0) >= WORTH_IMITATING
-        rate = 3e-3 if self.small else self.rate(trained) / (GENTLER if gentle else 1)
+        rate = RATE_IF_SMALL if self.small else self.rate(trained) / (GENTLER if gentle else 1)
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
         log(f"{stage}: {len(rows)} texts of {mean:.0f} tokens, {size} a step, rate {rate:.1e}, for {seconds:.0f} s")
         name = stage.lower().replace(" ", "-")

@@ -146,7 +146,7 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
                 trained = training.load(path)
                 if not choice.adapter:
                     trained.model.to(choice.dtype)
-                rate = choice.rate or (3e-3 if small else agent.Plan.rate(trained))
+                rate = choice.rate or (agent.RATE_IF_SMALL if small else agent.Plan.rate(trained))
                 is_muon = small and choice.rate is None
                 optimizer = (training.MuonAndAdam if is_muon else training.adam)(trained.model, rate)
                 clock = training.TrainUntil("sft", TRAINED_S)

@@ -54,8 +54,6 @@ class Dialogue(Generic[T]):
     slot: int = -1
     stopped: bool = False
     logprobs: list[float] = field(default_factory=list)
-    pending: Future[Any] | None = None
-    """What the conversation waits for, if not for the model."""
 
     @property
     def written(self) -> list[int]:
@@ -106,8 +104,8 @@ class Dialogues(Generic[T]):
             Dialogue(index, conversation, random.Random(f"{seed}/{index}"))
             for index, conversation in enumerate(conversations)
         ]
-        self.waiting: list[Dialogue[T]] = []
-        """Those that wait for something other than the model."""
+        self.waiting: list[tuple[Dialogue[T], Future[Any]]] = []
+        """Those that wait for something other than the model, and what for."""
         self.ready = [dialogue for dialogue in self._all if self.advance(dialogue, None)]
         """Those that began with a turn."""
 
@@ -122,9 +120,8 @@ class Dialogues(Generic[T]):
             self._on_end()
             return False
         if isinstance(turn, Future):
-            dialogue.pending = turn
             dialogue.give_up_row()
-            self.waiting.append(dialogue)
+            self.waiting.append((dialogue, turn))
             return False
         dialogue.begin(turn)
         return True
@@ -135,10 +132,9 @@ class Dialogues(Generic[T]):
         Args:
             block: Whether to wait until one of them can go on.
         """
-        pending = [dialogue.pending for dialogue in self.waiting if dialogue.pending is not None]
-        done = wait(pending, None if block else 0, FIRST_COMPLETED).done if pending else set()
-        going_on = [dialogue for dialogue in self.waiting if dialogue.pending in done]
-        self.waiting = [dialogue for dialogue in self.waiting if dialogue.pending not in done]
+        done = wait([future for _, future in self.waiting], None if block else 0, FIRST_COMPLETED).done
+        going_on = [dialogue for dialogue, future in self.waiting if future in done]
+        self.waiting = [(dialogue, future) for dialogue, future in self.waiting if future not in done]
         return [dialogue for dialogue in going_on if self.advance(dialogue, None)]
 
     def results(self) -> list[T]:

@@ -93,8 +93,7 @@ class VllmDecoder:
 def awake(llm: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
     """An engine of vLLM with some weights, by the names that a checkpoint has; afterwards, it sleeps if it can.
 
-    Raises:
-        RuntimeError: It could not take over the weights.
+    vLLM only logs a warning if it does not get all of its weights.
     """
     sleeps = llm.llm_engine.vllm_config.model_config.enable_sleep_mode
     if sleeps:

@@ -105,15 +105,22 @@ def test_a_missing_folder_is_refused_before_preparing_anything(settings: Setting
     assert not settings.data("gsm8k", "full").exists()
 
 
-def test_the_folder_is_needed_only_until_the_data_is_prepared(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def lost_mirror(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a folder from which the full data of gsm8k was made, and which is gone."""
     monkeypatch.setattr(module, "load_preparer", lambda task: preparer_of("{}"))
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     ensure_data("gsm8k", "full", mirror, settings)
     mirror.rmdir()
-    require_source("gsm8k", "full", mirror, settings)
+    monkeypatch.setattr(module, "load_preparer", None)
+    return mirror
+
+
+def test_the_folder_is_needed_only_until_the_data_is_prepared(
+    lost_mirror: Path, settings: Settings, tmp_path: Path
+) -> None:
+    require_source("gsm8k", "full", lost_mirror, settings)
     with pytest.raises(UsageError, match="is not a folder"):
         require_source("gsm8k", "full", tmp_path / "other", settings)
 
@@ -147,14 +154,7 @@ def test_data_that_other_code_has_made_is_made_again(
     assert (data / "visible" / "episodes.py").read_text() == f"# version {again}"
 
 
-def test_data_made_from_a_folder_that_is_gone_stays(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "load_preparer", lambda task: preparer_of("{}"))
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    ensure_data("gsm8k", "full", mirror, settings)
-    mirror.rmdir()
+@pytest.mark.usefixtures("lost_mirror")
+def test_data_made_from_a_folder_that_is_gone_stays(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHARED_CODE", ("core/files.py",))
-    monkeypatch.setattr(module, "load_preparer", None)
     ensure_data("gsm8k", "full", None, settings)
