@@ -50,6 +50,7 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }  # fmt: skip
 """The panels of `a2rl --help` with their commands, in order."""
 SETTINGS: dict[Callable[..., None], dict[str, Any]] = {
+    launching.run: {"context_settings": {"allow_extra_args": True}},
     grading.grade: {"context_settings": PASS_ON},
     machine.redteam: {
         "context_settings": {**PASS_ON, "help_option_names": []}, "short_help": machine.REDTEAM_HELP,

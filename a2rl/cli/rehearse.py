@@ -137,7 +137,7 @@ def rehearse_here(
     """
     if unknown := [name for name in only if name not in groups]:
         raise unknown_name("group of links", unknown[0], groups)
-    specs, began, rows = planned(given, settings), time.monotonic(), list[Row]()
+    specs, began, rows, is_complete = planned(given, settings), time.monotonic(), list[Row](), False
     folder = settings.rehearsals / new_launch_id(SUITE)
     folder.mkdir(parents=True)
 
@@ -153,9 +153,11 @@ def rehearse_here(
                 if not only or name in only:
                     with rehearsals[0].link(name):  # finds nothing, unless what the links share fails
                         group(rehearsals)
+        is_complete = True
     finally:
         report = {
-            "passed": all(row.result != "fail" for row in rows),
+            "passed": is_complete and all(row.result != "fail" for row in rows),
+            "complete": is_complete,
             "seconds": round(time.monotonic() - began, 1),
             "folder": str(folder),
             "links": [row.model_dump() for row in rows],
@@ -186,4 +188,5 @@ def _show(report: dict[str, Any]) -> None:
     rows = [(each["link"], each["result"], f"{each['seconds']:.1f}", each["found"]) for each in links]
     print_table(("link", "result", "seconds", "what it found, or the remedy"), rows, right=("seconds",))
     failed, seconds = sum(each["result"] == "fail" for each in links), report["seconds"]
-    say(f"{failed} of {len(links)} links failed, {seconds:.0f} s; the report and its logs: {report['folder']}")
+    before = "" if report["complete"] else "stopped early: "
+    say(f"{before}{failed} of {len(links)} links failed, {seconds:.0f} s; the report and its logs: {report['folder']}")

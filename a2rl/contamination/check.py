@@ -91,7 +91,7 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
         return
     items = item_texts(hidden_of(run))
     if not items:
-        yield _not_checked("The agent's texts were not searched, because the items of this task are no texts.")
+        yield _not_checked("The agent's texts were not searched, because the items of this task are not texts.")
         return
     description = task_folder(run.spec.task, evidence.settings.root) / "description.md"
     found = TextSearch(items, given_texts(run.given / "data", description)).run(written_by_agent(run))

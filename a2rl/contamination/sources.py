@@ -21,12 +21,15 @@ from a2rl.run.directory import RunDir
 FILES = ("eval.jsonl", "goals.jsonl")
 QUESTIONS = ("question", "problem", "instruction", "prompt")
 IDS = ("task_id", "id")
+FEWEST_CHARS = 40
+"""Of an item without any of these fields, a shorter text is not its question, but perhaps a word to guess."""
 TEXT_FILES = ("*.jsonl", "*.json", "*.txt", "*.csv", "*.md")
 MAX_GIVEN_BYTES = 256 << 20
 
 
 def item_texts(hidden: Path) -> dict[str, str]:
-    """Returns the question of each item by id; nothing if the items are not texts, such as games."""
+    """Returns the question of each item by id, or else its longest text; nothing if the items are not texts, such as
+    games."""
     for name in FILES:
         if (hidden / name).is_file():
             rows = read_jsonl(hidden / name)
@@ -39,7 +42,9 @@ def _id(row: dict[str, Any], place: int) -> str:
 
 
 def _question(row: dict[str, Any]) -> str:
-    return next((row[key] for key in QUESTIONS if isinstance(row.get(key), str)), "")
+    named = (row[key] for key in QUESTIONS if isinstance(row.get(key), str))
+    others = _strings([value for key, value in row.items() if key not in IDS])
+    return next(named, "") or max((text for text in others if len(text) >= FEWEST_CHARS), key=len, default="")
 
 
 def given_texts(visible: Path, *others: Path) -> list[str]:

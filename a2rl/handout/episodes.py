@@ -240,8 +240,10 @@ def for_trl(
     workers = RolloutWorkers(columns, processes)
 
     def rollout(names: list[str], trainer: Any) -> Columns:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        return workers.play(model, trainer.processing_class, names, seed + 1000 * trainer.state.global_step)
+        model, rank = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.process_index
+        # Each step and each of several processes that train has seeds of its own.
+        own = seed + 1000 * trainer.state.global_step + 10**9 * rank
+        return workers.play(model, trainer.processing_class, names, own)
 
     return rollout
 

@@ -40,9 +40,11 @@ from training import (
     TrainUntil,
     adam,
     agreed,
+    gathered,
     grpo,
     in_first_process,
     load,
+    own_share,
     processes,
     save,
     sft,
@@ -217,20 +219,21 @@ class Plan:
         """Returns the data's answers, or an expert's, as many as can be made in some time."""
         until = time.monotonic() + max(seconds, 10.0)
         examples = []
-        for name in self.names:
+        for name in own_share(self.names):
             if (example := self.route.example(name)) is not None:
                 examples.append(example)
             if time.monotonic() > until and len(examples) >= 500:
                 break
         most = min(MAX_TOKENS, self.setting.context)
-        return [row for row in texts_of(examples, self.setting) if len(row["input_ids"]) <= most]
+        return gathered([row for row in texts_of(examples, self.setting) if len(row["input_ids"]) <= most])
 
     def own_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
         if self.route.play_settings["max_steps"] > 1 or not self.measures:
             return []
         until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
-        rows, asked = self.player.right_answers(trained, self.names, until, WORTH_IMITATING, known)
+        own, count = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
+        rows, asked = gathered(own), sum(gathered([count]))
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
         chosen = "it imitates them first" if worth else "too few to imitate"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
@@ -258,7 +261,7 @@ class Plan:
         log(f"GRPO from {Path(self.progress.best).name}: {size} episodes a step, rate {rate:.1e}, for {seconds:.0f} s")
         settings = self.trainer_settings(name, size)
         optimizer = adam(trained.model, rate)  # not Muon, which scales up a policy gradient that is mostly noise
-        clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, self.names)
+        clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, own_share(self.names))
         grpo(trained, optimizer, clock, settings, self.names, rollout)
         return self.conclude(trained, name, "GRPO")
 
@@ -267,8 +270,9 @@ class Plan:
     def measure(self, trained: Trained, what: str) -> float:
         """Returns the mean reward of greedy answers to held-out items."""
         until = time.monotonic() + self.measuring_s
-        mean, count = agreed(self.player.measure(trained, self.held_out, until))
-        log(f"{what}: {mean:.3f} on {count} held-out items")
+        rewards = gathered(self.player.measure(trained, own_share(self.held_out), until))
+        mean = sum(rewards) / len(rewards)
+        log(f"{what}: {mean:.3f} on {len(rewards)} held-out items")
         return mean
 
     def conclude(self, trained: Trained, name: str, stage: str) -> bool:

@@ -1,5 +1,6 @@
 """Client of the grading server; it also knows how much time is left."""
 
+import os
 import time
 from pathlib import Path
 
@@ -57,5 +58,6 @@ def error_detail(reply: requests.Response) -> str:
 
 
 def log(message: str) -> None:
-    """Prints a line with the time of day."""
-    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
+    """Prints a line with the time of day; of several processes, only the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)

@@ -58,12 +58,8 @@ class Player:
         played: list[Any] = play(trained.model, trained.tokenizer, environments, **settings)
         return played
 
-    def measure(self, trained: Trained, names: Sequence[str], until: float) -> tuple[float, int]:
-        """Plays greedily, as many of the names as fit into the time, and at least some.
-
-        Returns:
-            The mean reward, and the number of episodes.
-        """
+    def measure(self, trained: Trained, names: Sequence[str], until: float) -> list[float]:
+        """Plays greedily, as many of the names as fit into the time, and at least some; returns the rewards."""
         rewards: list[float] = []
         begun = time.monotonic()
         size = int(min(len(names), max(FEWEST_MEASURED, (until - begun) / SLOW_S)))
@@ -71,7 +67,7 @@ class Player:
             rewards += [each.reward for each in self.play(trained, names[len(rewards) : len(rewards) + size], 0.0)]
             per_episode = (time.monotonic() - begun) / len(rewards)
             size = int(min(len(names) - len(rewards), (until - time.monotonic()) / per_episode))
-        return sum(rewards) / len(rewards), len(rewards)
+        return rewards
 
     def right_answers(
         self, trained: Trained, names: Sequence[str], until: float, worth: float, known: float

@@ -19,7 +19,8 @@ import gc
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ import psutil
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from grading_client import log
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -63,9 +64,23 @@ CACHE_SHARE = 0.1
 """The share of the free memory for the key-value cache of vLLM, while it plays."""
 
 
+PartialState(timeout=timedelta(days=1))
+"""Of several processes, each gets a GPU of its own here. They wait for each other, also while one waits for a grade."""
+
+
 def agreed(value: Any) -> Any:
     """Returns the first process's value in every process; on one GPU or on a CPU, that is the value itself."""
     return broadcast_object_list([value])[0]
+
+
+def gathered(values: list[Any]) -> list[Any]:
+    """Returns the values of all processes, in every process."""
+    return list(gather_object(values))
+
+
+def own_share(names: Sequence[str]) -> Sequence[str]:
+    """Returns every n-th name, for this one of n processes."""
+    return names[PartialState().process_index :: processes()]
 
 
 def processes() -> int:
@@ -114,7 +129,7 @@ def load(path: Path) -> Trained:
 
         log(f"a LoRA adapter for {parameters / 1e9:.1f} billion weights; {free_bytes() / 1e9:.0f} GB are free")
         model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
-    model = model.to("cuda" if ON_GPU else "cpu")
+    model = model.to(PartialState().device)
     player = engine
     if not engine and computes_in_bfloat16(parameters) and whole:
         player = copy.deepcopy(model).to(torch.bfloat16).eval()  # before trainers change its methods
@@ -289,9 +304,10 @@ class LearnedTokens:
         """Computes the gradient of a batch part by part, and returns a loss that adds nothing to it."""
         texts, written = self.texts(inputs)
         total = self.accelerator.reduce(torch.tensor(float(written), device=self.accelerator.device), "sum")
-        scale = self.accelerator.num_processes / total.clamp(min=1)
+        scale = 1 / total.clamp(min=1)
+        # Not the wrapper for several GPUs: in each pass it waits for the others, who may have fewer parts, or none.
+        trained = self.accelerator.unwrap_model(model)
         if not self.tokens_at_once:
-            trained = self.accelerator.unwrap_model(model)
             self.tokens_at_once = tokens_that_fit(trained)
             is_small = trained.num_parameters() < SMALL_MODEL and not ON_GPU
             self.most_at_once = MOST_TOKENS_SMALL if is_small else MOST_TOKENS
@@ -299,16 +315,18 @@ class LearnedTokens:
         while True:
             try:
                 rows = parts(texts, self.tokens_at_once, self.most_at_once)
-                loss = sum(self.backward(model, row, scale) for row in rows)
+                loss = sum(self.backward(trained, row, scale) for row in rows)
             except torch.OutOfMemoryError:
                 if self.most_at_once <= FEWEST_TOKENS:
                     raise
                 self.tokens_at_once //= 2
                 self.most_at_once //= 2
                 log(f"out of memory: at most {self.most_at_once} tokens at once from here on")
-                model.zero_grad()
+                trained.zero_grad()
                 torch.cuda.empty_cache()
             else:
+                if self.accelerator.num_processes > 1:
+                    add_gradients(trained)
                 if self.returns_memory:
                     C_LIBRARY.malloc_trim(0)
                 return torch.tensor(float(loss), device=self.accelerator.device, requires_grad=True)
@@ -319,7 +337,7 @@ class LearnedTokens:
         What all texts begin with stands first in a single row, and the rest of each text behind it. No padding is
         computed, and logits only before the tokens that are learned.
         """
-        device, config = self.accelerator.device, self.accelerator.unwrap_model(model).config.get_text_config()
+        device, config = self.accelerator.device, model.config.get_text_config()
         longest = max(len(text.tokens) for text in part)
         windows = longest > (getattr(config, "sliding_window", None) or longest)  # transformers makes masks with these
         begins = 0 if windows else shared_tokens(part)
@@ -347,6 +365,14 @@ class LearnedTokens:
         loss = (weights[learned] * losses).sum() * scale
         self.accelerator.backward(loss)
         return loss.item()
+
+
+def add_gradients(model: torch.nn.Module) -> None:
+    """Gives every process the sum of the gradients of all."""
+    for weights in model.parameters():
+        if weights.requires_grad:
+            weights.grad = torch.zeros_like(weights) if weights.grad is None else weights.grad
+            torch.distributed.all_reduce(weights.grad)
 
 
 def parts(texts: list[Text], tokens: int, most: int) -> Iterable[list[Text]]:

@@ -37,27 +37,33 @@ class Choice(NamedTuple):
     """The type of the trained weights. A model that is not very small computes in bfloat16 where that is fast."""
     examples: float = 0.25
     """The share of the texts that begin with the examples that the grader shows."""
+    in_chat: bool = True
+    """Whether the texts have the model's chat template where the grader asks with it."""
 
 
 EXAMPLES = {"examples before no game": Choice(examples=0.0), "examples before each game": Choice(examples=1.0)}
 CHOICES = {
-    "smollm2-135m": {
+    ("smollm2-135m", "alfworld"): {
         "as the agent does: all weights, float32, rate 3e-4, examples before a quarter of the games": Choice(),
         "rate 1e-5": Choice(rate=1e-5),
         "LoRA of rank 64, rate 3e-3": Choice(adapter=True),
         "weights in bfloat16": Choice(dtype=torch.bfloat16),
         **EXAMPLES,
     },
-    "tiny": {
+    ("tiny", "alfworld"): {
         "as the agent does: Muon, rate 3e-3, examples before a quarter of the games": Choice(),
         "AdamW, rate 3e-3": Choice(rate=3e-3),
         **EXAMPLES,
     },
+    ("smollm2-135m", "gsm8k"): {
+        "as the agent does: in the chat template": Choice(examples=0.1),
+        "without the chat template": Choice(examples=0.1, in_chat=False),
+    },
 }
 TRAINED_S = 300
 """How long each trains, without loading and measuring."""
-GAMES, HELD_OUT = {"smollm2-135m": 480, "tiny": 3000}, {"smollm2-135m": 24, "tiny": 128}
-"""Games to imitate, and others to measure on: as many as the model has time for."""
+ITEMS, HELD_OUT = {"smollm2-135m": 480, "tiny": 3000}, {"smollm2-135m": 24, "tiny": 128}
+"""Items to imitate, and others to measure on: as many as the model has time for."""
 
 
 def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
@@ -121,26 +127,26 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
 
 
 def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
-    """Imitates games of the real ALFWorld, each time with another choice and for the same time, and measures on
-    held-out games with the examples that the grader shows. Needs the models and the data."""
-    visible = ensure_data("alfworld", "full", mirror_of("alfworld", settings), settings) / "visible"
-    sys.path[:0] = [str(settings.root / "agents" / "scripted"), str(visible)]
+    """Imitates games of the real ALFWorld and solutions of gsm8k, each time with another choice and for the same time,
+    and measures on held-out items as the grader asks. Needs the models and the data."""
+    data = {task: ensure_data(task, "full", mirror_of(task, settings), settings) / "visible" for _, task in CHOICES}
+    sys.path[:0] = [str(settings.root / "agents" / "scripted"), *map(str, data.values())]
     modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes", "agent"))
     training, playing, routes, agent = modules
     fits = training.fits
-    for name, choices in CHOICES.items():
+    for (name, task), choices in CHOICES.items():
         path = resolve_model(name, settings)
         first = training.load(path)
         small = first.parameters < training.SMALL_MODEL
-        meta = {"seed": 0, "options": {"prompts": "repaired"}, "max_steps": 50, "chat_template_kwargs": {}}
+        meta = {"seed": 0, "options": {"prompts": "repaired"}, "max_steps": 50, "max_new_tokens": 256}
         context = first.model.config.max_position_embeddings
-        setting = routes.Setting(visible, first.tokenizer, context, meta, small)
-        route = routes.load_route("alfworld", setting)
+        setting = routes.Setting(data[task], first.tokenizer, context, meta | {"chat_template_kwargs": {}}, small)
+        route = routes.load_route(task, setting)
         count = HELD_OUT[name]
-        held_out, names = route.names[:count], route.names[count : count + GAMES[name]]
-        graded = _texts(route, held_out, 1.0, playing.texts_of, setting)
+        held_out, names = route.names[:count], route.names[count : count + ITEMS[name]]
+        graded = _texts(route, held_out, Choice(examples=1.0), playing.texts_of, setting)
         for what, choice in choices.items():
-            rows = _texts(route, names, choice.examples, playing.texts_of, setting)
+            rows = _texts(route, names, choice, playing.texts_of, setting)
             training.fits = (lambda _: False) if choice.adapter else fits
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
                 trained = training.load(path)
@@ -151,19 +157,22 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
                 optimizer = (training.MuonAndAdam if is_muon else training.adam)(trained.model, rate)
                 clock = training.TrainUntil("sft", TRAINED_S)
                 size = agent.texts_a_step(rows, small)
-                arguments = {"output_dir": str(folder / name / what), "per_device_train_batch_size": size, "seed": 0}
+                arguments = {"output_dir": str(folder / task / what), "per_device_train_batch_size": size, "seed": 0}
                 training.sft(trained, optimizer, clock, arguments, rows)
-                won, _ = playing.Player(route, setting).measure(trained, held_out, math.inf)
+                won = sum(playing.Player(route, setting).measure(trained, held_out, math.inf))
             in_half = training.computes_in_bfloat16(trained.parameters)
             loss = sum(_learned_loss(trained.model, row, in_half) for row in graded) / len(graded)
-            yield Row(f"{name}, {what}", f"loss {loss:.3f}, {won * count:.0f} of {count} held-out games won")
+            yield Row(f"{task}, {name}, {what}", f"loss {loss:.3f}, {won:.0f} of {count} held-out items")
 
 
-def _texts(
-    route: Any, names: list[str], with_examples: float, texts_of: Any, setting: Any
-) -> list[dict[str, list[int]]]:
-    route.with_examples = with_examples
+def _texts(route: Any, names: list[str], choice: Choice, texts_of: Any, setting: Any) -> list[dict[str, list[int]]]:
+    """Returns texts to imitate; the route is as before afterwards, but for its share of examples."""
+    route.with_examples, in_chat = choice.examples, getattr(route, "chat", False)
+    if in_chat:
+        route.chat = choice.in_chat
     rows: list[dict[str, list[int]]] = texts_of([each for each in map(route.example, names) if each], setting)
+    if in_chat:
+        route.chat = True
     return rows
 
 

@@ -237,12 +237,13 @@ def measured(questions, seconds):
     model = Slow(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}))
     model.sizes = []
     names = [str(number) for number in range(questions)]
-    return *model.measure(trained, names, time.monotonic() + seconds), model.sizes
+    return model.measure(trained, names, time.monotonic() + seconds), model.sizes
 
-assert measured(3, 0) == (1, 3, [3])
-assert measured(9, 0) == (1, 8, [8])  # at least eight
-assert measured(40, 30)[:2] == (0.5, 40)
-assert measured(9, float("inf")) == (1, 9, [9])
+assert measured(3, 0) == ([1] * 3, [3])
+assert measured(9, 0) == ([1] * 8, [8])  # at least eight
+assert measured(40, 30)[0] == [1] * 20 + [0] * 20
+assert measured(9, float("inf")) == ([1] * 9, [9])
+assert measured(0, 30) == ([], [])
 print("all is well")
 """
 CHECKPOINTS = """

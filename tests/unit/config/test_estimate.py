@@ -100,3 +100,8 @@ def test_a_dry_run_says_what_a_sample_can_show(settings: Settings, monkeypatch: 
     small, whole = json.loads(done.stdout.splitlines()[-1])["tasks"]
     assert (small["items"], small["sample"], whole["items"], whole["sample"]) == (64, "sample of 64 of 1,319", 1319, "")
     assert small["smallest_gain"] > whole["smallest_gain"]
+
+
+def test_a_run_says_where_the_name_of_a_task_belongs() -> None:
+    done = CliRunner().invoke(app, ["run", "webshop"])
+    assert "a task is --task webshop" in str(done.exception)

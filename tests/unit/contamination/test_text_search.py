@@ -2,6 +2,7 @@ import os
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,18 @@ def test_items_and_training_data_are_read_as_texts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "train.jsonl", [{"question": "What is it?", "answer": {"final": "Nothing."}}])
     assert item_texts(tmp_path) == {"a/1": "def f(x): ..."}
     assert "What is it?\nNothing." in given_texts(tmp_path)
+
+
+def test_an_items_longest_text_stands_for_its_question(tmp_path: Path) -> None:
+    asked = "Which of the two trains is the first to arrive at the coast?"
+    chat = [{"role": "user", "content": asked}]
+    rows: list[dict[str, Any]] = [
+        {"id": "x" * 50, "query": asked, "label": "B"},
+        {"id": "b", "prompt": chat},
+        {"id": "c", "word": "apple"},
+    ]
+    write_jsonl(tmp_path / "eval.jsonl", rows)
+    assert item_texts(tmp_path) == {"x" * 50: asked, "b": asked}
 
 
 def test_everything_that_the_agent_wrote_is_read_once(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ assert all(episode.invalid <= 2 and (episode.reward or len(episode.turns) <= 30)
 
 class Trainer:
     class state: global_step = 7
-    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    class accelerator: unwrap_model, process_index = staticmethod(lambda model: model), 0
     processing_class = tokenizer
 Trainer.model = model
 named = {game.path.parent.name: game for game in games}
@@ -64,6 +64,9 @@ assert {len(rows) for rows in output.values()} == {2 * len(games)}
 shared = for_trl(**settings, processes=2)([*named] * 2, Trainer)
 assert shared["prompt_ids"] == output["prompt_ids"]
 assert {len(rows) for rows in shared.values()} == {2 * len(games)}
+Trainer.accelerator.process_index = 1
+elsewhere = for_trl(**settings)([*named] * 2, Trainer)
+assert elsewhere["completion_ids"] != output["completion_ids"], "each of several GPUs has episodes of its own"
 assert not {name.partition(".")[0] for name in sys.modules} & {"a2rl", "tasks"}, "it needs nothing of this project"
 print("all is well")
 """

@@ -78,7 +78,7 @@ for each in work_on(questions, max_new_tokens=400):
 
 class Trainer:
     class state: global_step = 7
-    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    class accelerator: unwrap_model, process_index = staticmethod(lambda model: model), 0
     processing_class = tokenizer
 Trainer.model = model
 named = {str(number): question for number, question in enumerate(questions)}

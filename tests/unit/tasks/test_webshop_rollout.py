@@ -50,7 +50,7 @@ assert all(episode.invalid <= 2 for episode in stuck)
 
 class Trainer:
     class state: global_step = 7
-    class accelerator: unwrap_model = staticmethod(lambda model: model)
+    class accelerator: unwrap_model, process_index = staticmethod(lambda model: model), 0
     processing_class = tokenizer
 Trainer.model = model
 goals = {goal.id: goal for goal in train}
