@@ -3,7 +3,9 @@
 cp -r "$(dirname "$0")"/{*.py,routes} code/
 IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
 if [ "${#gpus[@]}" -gt 1 ]; then
-  exec accelerate launch --num_processes "${#gpus[@]}" code/agent.py # one process for each GPU
+  # One process for each GPU. Port 0: a free one, because other runs of this machine need one as well.
+  exec accelerate launch --multi_gpu --num_processes "${#gpus[@]}" --num_machines 1 --main_process_port 0 \
+    --mixed_precision no --dynamo_backend no code/agent.py
 fi
 # Where memory ends on a processor, the kernel kills the process. It goes on from what it has saved, with less at once.
 for MEMORY_SHARE in 1 0.5 0.2; do

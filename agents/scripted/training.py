@@ -8,7 +8,7 @@
 - `load` and `save` keep weights in float32 while the model computes in bfloat16, where the processor or GPU is fast at
   that: an update of a weight in bfloat16 is mostly rounded away. Where memory is too small for that, they use LoRA.
 - `engine_of_vllm` starts vLLM in this process to play in the model's place, on a GPU.
-- `MuonAndAdam` is an optimizer with which a very small model learns in fewer steps.
+- `MuonAndAdam` is an optimizer for very small models.
 
 Only public methods of TRL and transformers are overridden (`compute_loss` and callbacks).
 """
@@ -594,8 +594,9 @@ def adam(model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
 class MuonAndAdam(torch.optim.AdamW):
     """Muon (kellerjordan.github.io/posts/muon) for the weight matrices, AdamW for embeddings and norms.
 
-    A very small model learns several times as fast with it. `torch.optim.Muon` orthogonalizes one matrix at a time, in
-    bfloat16, which takes longer on most processors than the model's own pass.
+    With it, `tiny` reached 44 [37, 51] on gsm8k in 240 s of a slow core, and 33 [27, 40] with AdamW alone. In the short
+    runs of `make demo`, AdamW was as good, or better (webshop). `torch.optim.Muon` orthogonalizes one matrix at a time,
+    in bfloat16, which takes longer on most processors than the model's own pass.
     """
 
     SPEEDUP = 4

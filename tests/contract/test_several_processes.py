@@ -1,6 +1,8 @@
 """Tests that training with several processes works in the sandbox: torchrun, gloo, and the socket that NCCL opens. The
 scripted agent, which starts a process for each of several GPUs, trains with two of them as it does with one."""
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,15 +29,14 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as as_nccl_does:
 torch.distributed.destroy_process_group()
 """
 SCRIPTED = """
-import sys
+import os
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 import torch
 from datasets import Dataset
 from training import IGNORED_LABEL, Sft, agreed, gathered, load, own_share, processes
 from trl import SFTConfig
 
-model, tokenizer, *_ = load(Path(sys.argv[2]))
+model, tokenizer, *_ = load(Path(os.environ["MODEL_PATH"]))
 config = SFTConfig("trainer", report_to=[], use_cpu=True, bf16=False, dataset_kwargs={"skip_prepare_dataset": True})
 data = Dataset.from_list([{"input_ids": [5], "labels": [5]}])
 trainer = Sft(model=model, processing_class=tokenizer, args=config, train_dataset=data)
@@ -75,19 +76,21 @@ assert torch.allclose(alone, together, atol=1e-6), (alone - together).abs().max(
 
 
 def test_two_processes_train_together(tmp_path: Path, settings: Settings) -> None:
-    _train(TRAINS, tmp_path, settings)
+    program = tmp_path / "trains.py"
+    program.write_text(TRAINS)
+    isolation = select_sandbox("landlock", settings)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
+    ended = try_in_sandbox(command, isolation, settings, read=(program,), timeout_s=TIMEOUT_S)
+    assert ended.ok, ended.output
 
 
 def test_the_scripted_agents_processes_train_as_one(tmp_path: Path, settings: Settings, repository: Path) -> None:
-    _train(SCRIPTED, tmp_path, settings, repository / "agents" / "scripted", build_base_model(tmp_path / "model"))
-
-
-def _train(code: str, folder: Path, settings: Settings, *arguments: Path) -> None:
-    """Runs a program in two processes in the sandbox."""
-    program = folder / "trains.py"
-    program.write_text(code)
-    given = (program, *arguments)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, given)]
+    agent = shutil.copytree(repository / "agents" / "scripted", tmp_path / "agent")
+    (agent / "agent.py").write_text(SCRIPTED)
+    model = build_base_model(tmp_path / "model")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {"PATH": path, "MODEL_PATH": str(model), "CUDA_VISIBLE_DEVICES": "0,1"}
+    command = ["bash", "-c", f"mkdir code && bash {agent}/start.sh"]
     isolation = select_sandbox("landlock", settings)
-    ended = try_in_sandbox(command, isolation, settings, read=given, timeout_s=TIMEOUT_S)
+    ended = try_in_sandbox(command, isolation, settings, env, read=(agent, model), timeout_s=TIMEOUT_S)
     assert ended.ok, ended.output
