@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from a2rl import __version__
 from a2rl.cli import catalogs, grading, launching, machine, sharing, stored_runs, suites, watching
+from a2rl.core.errors import UsageError
 
 app = typer.Typer(
     name="a2rl",
@@ -19,6 +21,24 @@ app = typer.Typer(
 )
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings for commands that accept options which they do not define themselves."""
+
+
+class SettingsCommand(TyperCommand):
+    """A command that takes the settings of a run, all of them as options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Reads the command line.
+
+        Raises:
+            UsageError: There is something else than options, such as the name of a task.
+        """
+        rest = super().parse_args(ctx, args)
+        if rest:
+            raise UsageError(f"{rest[0]}: the settings of a run are options, so a task is --task {rest[0]}")
+        return rest
+
+
+ONLY_SETTINGS: dict[str, Any] = {"cls": SettingsCommand, "context_settings": {"allow_extra_args": True}}
 
 
 def _version(wanted: bool) -> None:
@@ -50,7 +70,9 @@ PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }  # fmt: skip
 """The panels of `a2rl --help` with their commands, in order."""
 SETTINGS: dict[Callable[..., None], dict[str, Any]] = {
-    launching.run: {"context_settings": {"allow_extra_args": True}},
+    machine.doctor: ONLY_SETTINGS,
+    launching.run: ONLY_SETTINGS,
+    machine.rehearse: ONLY_SETTINGS,
     grading.grade: {"context_settings": PASS_ON},
     machine.redteam: {
         "context_settings": {**PASS_ON, "help_option_names": []}, "short_help": machine.REDTEAM_HELP,

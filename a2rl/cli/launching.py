@@ -16,7 +16,7 @@ from a2rl.cli.progress import progress_bar
 from a2rl.cli.stored_runs import find_run
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.errors import A2rlError
 from a2rl.core.files import FrozenModel
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
@@ -88,7 +88,7 @@ def _changed(run: RunDir, again: RunDir) -> tuple[str, ...]:
 
 
 @with_settings
-def run(context: typer.Context, *, as_json: Json = False, **given: Any) -> None:
+def run(*, as_json: Json = False, **given: Any) -> None:
     """Run the benchmark once, from the base model to the report.
 
     Example: `a2rl run --task gsm8k --agent scripted --budget 2m`
@@ -97,9 +97,6 @@ def run(context: typer.Context, *, as_json: Json = False, **given: Any) -> None:
     from a2rl.cli.results import show_run
     from a2rl.config.plan import plan_runs
 
-    if context.args:
-        what = context.args[0]
-        raise UsageError(f"{what}: a run gets its settings by options, so a task is --task {what}")
     settings = Settings.load()
     suite = single_run(given)
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)

@@ -3,7 +3,7 @@
 cp -r "$(dirname "$0")"/{*.py,routes} code/
 IFS=, read -ra gpus <<<"$CUDA_VISIBLE_DEVICES"
 if [ "${#gpus[@]}" -gt 1 ]; then
-  # One process for each GPU. Port 0: a free one, because other runs of this machine need one as well.
+  # One process for each GPU. Port 0 means a free one: other runs on this machine need one, too.
   exec accelerate launch --multi_gpu --num_processes "${#gpus[@]}" --num_machines 1 --main_process_port 0 \
     --mixed_precision no --dynamo_backend no code/agent.py
 fi

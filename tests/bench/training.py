@@ -129,7 +129,8 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
 def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
     """Imitates games of the real ALFWorld and solutions of gsm8k, each time with another choice and for the same time,
     and measures on held-out items as the grader asks. Needs the models and the data."""
-    data = {task: ensure_data(task, "full", mirror_of(task, settings), settings) / "visible" for _, task in CHOICES}
+    tasks = {task for _, task in CHOICES}
+    data = {task: ensure_data(task, "full", mirror_of(task, settings), settings) / "visible" for task in tasks}
     sys.path[:0] = [str(settings.root / "agents" / "scripted"), *map(str, data.values())]
     modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes", "agent"))
     training, playing, routes, agent = modules
@@ -166,13 +167,10 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
 
 
 def _texts(route: Any, names: list[str], choice: Choice, texts_of: Any, setting: Any) -> list[dict[str, list[int]]]:
-    """Returns texts to imitate; the route is as before afterwards, but for its share of examples."""
-    route.with_examples, in_chat = choice.examples, getattr(route, "chat", False)
-    if in_chat:
-        route.chat = choice.in_chat
+    """Returns texts to imitate. Afterwards, the route asks as the grader does."""
+    route.with_examples, route.chat = choice.examples, setting.chat and choice.in_chat
     rows: list[dict[str, list[int]]] = texts_of([each for each in map(route.example, names) if each], setting)
-    if in_chat:
-        route.chat = True
+    route.chat = setting.chat
     return rows
 
 

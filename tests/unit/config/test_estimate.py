@@ -102,6 +102,7 @@ def test_a_dry_run_says_what_a_sample_can_show(settings: Settings, monkeypatch: 
     assert small["smallest_gain"] > whole["smallest_gain"]
 
 
-def test_a_run_says_where_the_name_of_a_task_belongs() -> None:
-    done = CliRunner().invoke(app, ["run", "webshop"])
+@pytest.mark.parametrize("command", ["run", "doctor", "rehearse"])
+def test_a_command_says_where_the_name_of_a_task_belongs(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "webshop"])
     assert "a task is --task webshop" in str(done.exception)
