@@ -44,9 +44,9 @@ class Grader:
             log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")
             return None
         answer = reply.json()
-        score, baseline = answer["score"], answer["baseline_score"]
-        log(f"{checkpoint.name}: score {score} (baseline {baseline}, best {answer['best']['score']})")
-        return None if score is None else float(score) - float(baseline or 0)
+        score, gain, best = answer["score"], answer["improvement"], answer["best"]["score"]
+        log(f"{checkpoint.name}: score {score:.1f}, {gain:+.1f} points; best {best:.1f}")
+        return float(gain)
 
 
 def error_detail(reply: requests.Response) -> str:
