@@ -50,6 +50,7 @@ MAX_SHAPE = 270
 BLOCK = 1 << 20
 _SHAPE = re.compile(rb"(?<![A-Za-z0-9_-])(?:" + b"|".join(SHAPES) + rb")")
 _WORD = re.compile(rb"(?<![\w-])[\w-]{1,%d}\Z" % MAX_SHAPE)
+_CUT_CODE = re.compile(rb"u[0-9A-Fa-f]{0,3}\Z")
 _BREAK = b"(?:" + b"|".join(map(re.escape, BREAKS)) + b")?"
 
 
@@ -94,7 +95,7 @@ class Scrubber:
 
     def _replace(self, found: re.Match[bytes]) -> bytes:
         number = int((found.lastgroup or "s0")[1:])
-        return f"[secret {self._names[number]}]".encode()
+        return _rest_of_escape(found.string, found.start()) + f"[secret {self._names[number]}]".encode()
 
 
 class ScrubbingStream:
@@ -153,9 +154,10 @@ def _forms(value: str) -> list[bytes]:
     octets = [f"{octet:02x}" for octet in raw]
     texts = [
         json.dumps(value)[1:-1], json.dumps(json.dumps(value))[3:-3], html.escape(value), quote(raw, safe=""),
-        quote(raw), quote_plus(raw), value[::-1], " ".join(value), ", ".join(map(str, raw)), ",".join(map(str, raw)),
-        "".join(f"&#{ord(char)};" for char in value), "".join(f"&#x{ord(char):x};" for char in value),
-        "".join(f"\\u{ord(char):04x}" for char in value), *(mark.join(octets) for mark in BETWEEN_OCTETS),
+        quote(raw), quote_plus(raw), value[::-1], json.dumps(value[::-1])[1:-1], " ".join(value),
+        ", ".join(map(str, raw)), ",".join(map(str, raw)), "".join(f"&#{ord(char)};" for char in value),
+        "".join(f"&#x{ord(char):x};" for char in value), "".join(f"\\u{ord(char):04x}" for char in value),
+        *(mark.join(octets) for mark in BETWEEN_OCTETS),
     ]  # fmt: skip
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     encoded += [utf16, *_in_base(raw, base64.b64encode, 6), *_in_base(raw, base64.urlsafe_b64encode, 6)]
@@ -172,6 +174,17 @@ def _in_base(raw: bytes, encode: Callable[[bytes], bytes], bits: int) -> Iterato
 def _broken(form: bytes) -> bytes:
     """Returns a regular expression for a form that may be broken into lines."""
     return _BREAK.join(re.escape(form[place : place + 1]) for place in range(len(form)))
+
+
+def _rest_of_escape(data: bytes, place: int) -> bytes:
+    """Returns what completes a JSON escape that is cut off at `place`: JSON without its secrets is still JSON."""
+    code = _CUT_CODE.search(data[max(0, place - 4) : place])
+    start = end = place - len(code[0]) if code else place
+    while data[start - 1 : start] == b"\\":
+        start -= 1
+    if (end - start) % 2 == 0:
+        return b""
+    return b"0" * (5 - len(code[0])) if code else b"\\"
 
 
 def _bare(data: bytes) -> bytes:

@@ -84,6 +84,16 @@ def test_a_secret_is_removed_from_a_stream_wherever_that_is_cut(encoding: str, s
     assert scrubber.text(text).count("[secret OTHER]") >= 3
 
 
+@pytest.mark.parametrize("key", ["bK3x9QpL2vR7", "nK3x9QpL2vR7", "u12K3x9QpL2v", "0f3a9c77b1d2", "\\K3x9QpL2vR7"])
+def test_json_without_its_secrets_is_still_json(key: str) -> None:
+    scrubber = Scrubber({"KEY": key})
+    for form in (key, key[::-1], key.upper(), hexed("", key)):
+        for before in ("", "\\", "\\\\", "\b", "\n", "\x00", "\x0f", "\\u00", "é"):
+            for text in (before + form, before + form[1:], before + form[2:]):
+                for encoded in (json.dumps({"note": text}), json.dumps({"note": text}, ensure_ascii=False)):
+                    assert set(json.loads(scrubber.text(encoded))) == {"note"}
+
+
 def test_what_is_no_secret_passes_a_stream_at_once() -> None:
     stream = Scrubber(NAMES).stream()
     for line in (b'{"type": "result"}\n', b'{"text": "epoch 1, loss 0.25"}\n', b"output/v1 saved.\n"):
