@@ -46,11 +46,12 @@ def _result(run: RunDir, settings: Settings) -> GradeRecord:
         return GradeRecord(seconds=0, verdict="no submission", baseline=baseline, judge=judge_record(run))
     submission, public = best
     result = _final_result(run, settings, submission.weights_digest)
+    if result.score.score is None:
+        return failed(run, result.score.reason)
     difference = improvement_of(run, result.items)
     return GradeRecord(
         seconds=0,
         verdict=verdict_of(result.score, difference),
-        reason=result.score.reason if result.score.score is None else "",
         submission_id=submission.submission_id,
         public=public,
         final=result.score,

@@ -264,6 +264,54 @@ def edited_ledger_score(scene: Scene) -> None:
     scene.event("graded", lambda fields: fields["result"].update(score=100.0))
 
 
+def invented_interval(scene: Scene) -> None:
+    """The interval of the result is narrower, in the ledger and the record."""
+    narrow = {"ci": [74.9, 75.1]}
+    scene.event("private_graded", lambda fields: fields["result"].update(narrow))
+    final = scene.run.ledger.events(PrivateGraded)[0].result
+    scene.record(final=final.model_dump(mode="json"))
+
+
+def invented_measure(scene: Scene) -> None:
+    """The base model has a figure that no item gives, in the ledger and the records."""
+    record = json.loads(scene.run.record_path("baseline").read_text())
+    invented = record["private"] | {"measures": {"pass at 1": 0.1}}
+    edit_json(scene.run.record_path("baseline"), private=invented)
+    scene.event("baseline_known", lambda fields: fields.update(private=invented))
+    scene.record(baseline=invented)
+
+
+def invented_gain(scene: Scene) -> None:
+    """Each submission has gained 99 points, in the ledger."""
+    scene.event("graded", lambda fields: fields.update(improvement=99.0))
+
+
+def score_without_items(scene: Scene) -> None:
+    """The public score of the best submission is better, and the ledger names no items from which it follows."""
+    best = _best(scene)
+
+    def better(fields: dict[str, Any]) -> None:
+        if fields["weights_digest"] == best:
+            fields["result"].update(score=99.0)
+            fields.update(items_digest="", improvement=99.0 - 50.0)
+
+    scene.event("graded", better)
+    public = next(each.result for each in scene.run.ledger.events(Graded) if each.weights_digest == best)
+    scene.record(public=public.model_dump(mode="json"))
+
+
+def result_of_no_submission(scene: Scene) -> None:
+    """The final score is that of weights that nobody submitted, with items of their own; the best one's stay."""
+    path = scene.run.items("0" * 64, "private")
+    items = read_model(scene.run.items(_best(scene), "private"), GradeResult).items
+    result = grade_result(item_results([item.id for item in items], len(items)), 0.5)
+    write_model(path, result)
+    final = result.score.model_dump(mode="json")
+    new = {"weights_digest": "0" * 64, "result": final, "items_digest": file_digest(path)}
+    scene.event("private_graded", lambda fields: fields.update(new))
+    scene.record(final=final)
+
+
 def new_chain(scene: Scene) -> None:
     """The ledger is a new chain in which one submission arrived a minute earlier."""
     scene.event("submission_accepted", lambda fields: fields.update(elapsed_s=fields["elapsed_s"] + 60.0), 0)
@@ -471,7 +519,8 @@ FORGERIES: tuple[Forgery, ...] = (
     other_base_model, other_data, other_split, longer_budget, removed_refusal, deleted_submission, raised_validity,
     edited_log, removed_log, edited_code, rewritten_code, replaced_report, edited_mlflow_metric,
     edited_mlflow_interval, edited_mlflow_tag, edited_mlflow_head, removed_signatures, replaced_signatures,
-    replayed_signatures,
+    replayed_signatures, invented_interval, invented_measure, invented_gain, score_without_items,
+    result_of_no_submission,
 )  # fmt: skip
 AFTERWARDS: frozenset[Forgery] = frozenset({replaced_report})
 """Forgeries that are made after `a2rl report`, which would undo them."""

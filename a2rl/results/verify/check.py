@@ -6,7 +6,7 @@ which must be those of the split.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.files import file_digest, read_jsonl, read_model
@@ -78,6 +78,23 @@ def same(left: float | None, right: float | None) -> bool:
     if left is None or right is None:
         return left is right
     return abs(left - right) < TOLERANCE
+
+
+def require_score(claimed: TaskScore, items: Sequence[ItemResult], run: RunDir, where: str) -> None:
+    """Requires that a score follows from its items, with its interval, its counts and all other figures."""
+    found = score_items(run.spec.task, hidden_of(run), items)
+    of_that_time = {"seconds", "reason"}
+    follows = _follows(claimed.model_dump(exclude=of_that_time), found.model_dump(exclude=of_that_time))
+    require(follows, f"{where} give {found}, not {claimed}, or other intervals, counts or measures")
+
+
+def _follows(claimed: Any, found: Any) -> bool:
+    """Whether all that is claimed was found, too; an older version may have claimed less."""
+    if isinstance(claimed, dict):
+        return all(key in found and _follows(value, found[key]) for key, value in claimed.items())
+    if isinstance(claimed, list | tuple):
+        return len(claimed) == len(found) and all(map(_follows, claimed, found))
+    return same(claimed, found) if isinstance(claimed, float) else bool(claimed == found)
 
 
 class Absent(NamedTuple):
@@ -206,11 +223,18 @@ def check_items(run: RunDir) -> None:
             [item.id for item in items] == ids_of_run(run.spec, hidden, split),
             f"{path} does not have the items of the {split} split",
         )
-        recomputed = score_items(run.spec.task, hidden, items)
-        require(
-            same(recomputed.score, claimed.score),
-            f"{path}: the items give {recomputed.score}, the ledger says {claimed.score}",
-        )
+        require_score(claimed, items, run, f"{path}: the items")
+    _check_gains(run)
+
+
+def _check_gains(run: RunDir) -> None:
+    """Checks what each submission is said to have gained on the items that agents are told of."""
+    known = run.ledger.events(BaselineKnown)
+    baseline = known[-1].public.score if known else None
+    for event in run.ledger.events(Graded):
+        score = event.result.score
+        gain = None if score is None or baseline is None else score - baseline
+        require(same(event.improvement, gain), f"a submission is said to gain {event.improvement} points, not {gain}")
 
 
 def check_baseline(run: RunDir) -> None:
@@ -233,10 +257,7 @@ def check_baseline(run: RunDir) -> None:
     for split, claimed in claims:
         if claimed is not None:
             chosen = set(ids_of_run(spec, hidden, split))
-            recomputed = score_items(spec.task, hidden, [item for item in items if item.id in chosen]).score
-            require(
-                same(recomputed, claimed.score), f"{path}: the {split} items give {recomputed}, not {claimed.score}"
-            )
+            require_score(claimed, [item for item in items if item.id in chosen], run, f"{path}: the {split} items")
     _check_stored(run, record.key, items)
 
 
@@ -255,6 +276,7 @@ def _check_stored(run: RunDir, key: str, items: Sequence[ItemResult]) -> None:
 
 def _grade_files(run: RunDir) -> Iterator[tuple[Path, Split, TaskScore, str]]:
     for event in run.ledger.events(Graded):
+        require(bool(event.items_digest) or event.result.score is None, "the ledger has a score without its items")
         if event.items_digest:
             split = run.spec.public_split
             yield run.items(event.weights_digest, split), split, event.result, event.items_digest

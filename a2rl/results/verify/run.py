@@ -85,18 +85,12 @@ def check_records(run: RunDir) -> None:
     if best is None or record.final is None:
         require(record.final is None, "the record has a result, but the ledger has no submission with a score")
         return
-    require(
-        record.public is not None and record.public.score == best.score.score,
-        "the record's public score is not the ledger's",
-    )
-    private = run.ledger.events(PrivateGraded)
-    if strict:
-        require(
-            len(private) == 1 and private[0].result == record.final, "the record's private score is not the ledger's"
-        )
-    else:
-        require(same(record.final.score, best.score.score), "the record's final score is not the ledger's")
-    _check_improvement(run, record, best.submission.weights_digest)
+    require(record.public == best.score, "the record's public score is not the ledger's")
+    digest = best.submission.weights_digest
+    private = [(each.weights_digest, each.result) for each in run.ledger.events(PrivateGraded)]
+    finals = private if strict else [(digest, best.score)]
+    require(finals == [(digest, record.final)], "the record's final score is not the ledger's")
+    _check_improvement(run, record, digest)
 
 
 def _check_execute(run: RunDir) -> None:
@@ -138,7 +132,8 @@ def _check_failure(run: RunDir, record: GradeRecord) -> None:
     else:
         lacks_score = best_submission(run.ledger) is None
         excused = executed is not None and why_no_result(run, executed) == record.reason
-        require(excused or lacks_score, "the record says that the run failed, but the ledger has a result")
+        unjudged = any(each.result.score is None for each in run.ledger.events(PrivateGraded))
+        require(excused or lacks_score or unjudged, "the record says that the run failed, but the ledger has a result")
 
 
 def _check_account(run: RunDir, record: GradeRecord) -> None:

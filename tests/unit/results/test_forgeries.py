@@ -14,6 +14,9 @@ from tests.forgeries import (
     cut_off,
     deleted_submission,
     edited_log,
+    invented_gain,
+    invented_interval,
+    invented_measure,
     moved_times,
     new_chain,
     other_baseline,
@@ -23,7 +26,9 @@ from tests.forgeries import (
     replaced_report,
     replaced_signatures,
     replayed_signatures,
+    result_of_no_submission,
     result_without_score,
+    score_without_items,
     swapped_checkpoint_and_digest,
     unsigned_end,
 )
@@ -66,6 +71,14 @@ def test_no_forgery_without_the_key_passes_the_signatures(original: Original, fo
 @pytest.mark.parametrize("forgery", [result_without_score, other_time], ids=lambda each: each.__name__)
 def test_a_record_has_nothing_that_the_ledger_does_not(original: Original, forgery: Forgery, tmp_path: Path) -> None:
     assert look(original, forgery, "consistent", tmp_path).verify == ("the records follow from the ledger",)
+
+
+INVENTED = (invented_interval, invented_measure, invented_gain, score_without_items, result_of_no_submission)
+
+
+@pytest.mark.parametrize("forgery", INVENTED, ids=[each.__name__ for each in INVENTED])
+def test_every_figure_must_follow_from_the_items(original: Original, forgery: Forgery, tmp_path: Path) -> None:
+    assert look(original, forgery, "with the key", tmp_path).verify
 
 
 FOR_THE_KEY = (new_chain, moved_times, cut_off, better_private_score, deleted_submission)

@@ -24,11 +24,13 @@ from a2rl.results.verify import verify_run
 from a2rl.run import ledger
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded
+from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import GENESIS
 from a2rl.run.ranking import chosen_among, selection_note
 from a2rl.run.records import SetupRecord
 from a2rl.scoring.score import summarise
 from stages.grade import grade
+from tests import run_maker
 from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, make_run
 from tests.small_model import edit_json
 
@@ -139,6 +141,24 @@ def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path)
     assert mirrored["chosen_among"] == 3
     assert mirrored["improvement_cross_fitted"] == run_object(paper.run)["cross_fitted"] == 25.0
     assert problems(paper) == {}
+
+
+def test_a_run_whose_final_items_could_not_be_judged_has_no_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grade_nothing(run: RunDir) -> None:
+        [best] = [each for each in run.ledger.events(Graded)][-1:]
+        items = item_results(ids_of_run(run.spec, hidden_of(run), "private"), 3)
+        lost = tuple(item.model_copy(update={"verdict": "errored", "reason": "the game failed"}) for item in items)
+        write_model(run.items(best.weights_digest, "private"), grade_result(lost, 0.5))
+
+    monkeypatch.setattr(run_maker, "grade_private", grade_nothing)
+    done = finished_run(tmp_path / "lost")
+    facts, counted = run_object(done.run), summary_of(done.run)
+    assert (facts["verdict"], facts["improvement"], facts["gain"]) == ("failed", None, 0.0)
+    assert (counted.gain, counted.final, counted.gains) == (0.0, None, ())
+    assert "could not be judged" in done.run.report.read_text()
+    assert problems(done) == {}
 
 
 def test_a_forged_cross_fitted_gain_is_found(tmp_path: Path) -> None:
