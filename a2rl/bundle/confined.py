@@ -21,13 +21,14 @@ from a2rl.bundle.audit import SHARED, Audit, audit, graded_anew, open_bundle, re
 from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.event_log import PeriodicThread
-from a2rl.core.files import MACHINE_ERRORS, FrozenModel
+from a2rl.core.files import MACHINE_ERRORS, FrozenModel, file_digest
 from a2rl.core.processes import POLL_INTERVAL_S, Child, child_environment, is_stopped, module_command, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
+from a2rl.results.manifest import LABELS, read_manifest
 from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
 from a2rl.results.verify import Trust, read_published
@@ -218,10 +219,19 @@ def shown_of(run: RunDir, settings: Settings) -> Shown:
     with suppress(Exception):  # its agent is not one of this checkout, or what the page shows is forged
         page = report_files(run, settings)[run.report.name]
     signatures = read_signatures(run.root)
+    summary = found[0]
+    if not _has_labels_of_its_end(run):
+        summary = summary.model_copy(update={"route": (), "failures": ()})
     keys = frozenset(each.key for each in signatures if each.seq == signatures[-1].seq)
     drawn = run.spec.draw is not None and can_draw(run.spec.task, run.spec.variant)
     data = next((event.data_digest for event in run.ledger.events(RunOpened) if not drawn), "")
-    return Shown(summary=found[0], keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "", data_digest=data)
+    return Shown(summary=summary, keys=keys, page=page if len(page) <= MAX_PAGE_CHARS else "", data_digest=data)
+
+
+def _has_labels_of_its_end(run: RunDir) -> bool:
+    """Whether the labels are those with which the run ended: nothing else vouches for them."""
+    manifest, labels = read_manifest(run), run.record_path("labels")
+    return manifest is not None and labels.exists() and file_digest(labels) == manifest.files.get(LABELS)
 
 
 def _confine(work: Work, settings: Settings) -> None:

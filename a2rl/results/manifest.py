@@ -32,9 +32,11 @@ CHANGING = frozenset({
 DATABASES = ("ledger.db", "account.db", "labels-account.db")
 """The beginnings of their names, and of what SQLite puts beside them: a run is labelled anew after its end."""
 WEIGHTS = ".safetensors"
-LAWFUL = ("records/validity.json", "records/labels.json", "report/")
+LABELS, REPORT = "records/labels.json", "report/"
+LAWFUL = ("records/validity.json", LABELS, REPORT)
 """Files that may lawfully differ later: an audit can lower the validity, labels follow from the rest by rules that may
-improve, and `a2rl report` draws the page anew. Those of the first and the last kind are checked by themselves."""
+improve, and `a2rl report` draws the page anew. Those of the first and the last kind are checked by themselves. A record
+may not be missing."""
 
 
 class Manifest(StrictModel):
@@ -150,9 +152,10 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: froz
     Args:
         below: Only files whose paths begin with this.
     """
-    here = {str(path) for path in files_of(run) if _must_stay(str(path), below)}
-    listed = {path for path in manifest.files if _must_stay(path, below)} - absent
-    problems = [f"{path} is missing" for path in sorted(listed - here)]
+    present = {str(path) for path in files_of(run) if str(path).startswith(below)}
+    named = {path for path in manifest.files if path.startswith(below)} - absent
+    here, listed = ({path for path in paths if not path.startswith(LAWFUL)} for paths in (present, named))
+    problems = [f"{path} is missing" for path in sorted(named - present) if not path.startswith(REPORT)]
     problems += [f"{path} was added after the run had ended" for path in sorted(here - listed)]
     problems += [
         f"{path} was changed after the run had ended"
@@ -160,7 +163,3 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: froz
         if file_digest(run.root / path) != manifest.files[path]
     ]
     return problems
-
-
-def _must_stay(path: str, below: str) -> bool:
-    return path.startswith(below) and not path.startswith(LAWFUL)

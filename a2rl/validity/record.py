@@ -149,9 +149,15 @@ class ValidityRecord(Record):
 
 
 def read_validity(run: RunDir) -> Validity | None:
-    """Returns the validity of a run's result; None if it was not decided."""
-    record = run.read(STAGE, ValidityRecord)
-    return record.validity if record else None
+    """Returns the validity of a run's result; None if it was not decided. If its record is gone, the ledger has the
+    word."""
+    if (record := run.read(STAGE, ValidityRecord)) is not None:
+        return record.validity
+    graded = run.read("grade", GradeRecord)
+    digest = _digest_of(graded) if graded else ""
+    decided = [each.validity for each in run.ledger.events(ValidityDecided) if each.grade_digest == digest]
+    word = next((word for word in FROM_WORST if decided and word == decided[-1]), None)
+    return Validity(word=word) if word else None
 
 
 def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
@@ -162,7 +168,7 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
         seconds: What the checks took.
     """
     graded = run.need("grade", GradeRecord)
-    digest = digest_of(graded.model_dump(mode="json", exclude={"seconds"}))
+    digest = _digest_of(graded)
     earlier = run.read(STAGE, ValidityRecord)
     validity = Validity.of(weighed(checked.findings), has_result=has_result(graded))
     runs = tuple(checked.runs)
@@ -171,6 +177,10 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
     record = ValidityRecord(seconds=seconds, validity=validity, grade_digest=digest, checks=runs)
     run.ledger.append_unless(event_of(record), lambda past: past == event_of(record))
     return run.write(STAGE, record)
+
+
+def _digest_of(graded: GradeRecord) -> str:
+    return digest_of(graded.model_dump(mode="json", exclude={"seconds"}))
 
 
 def weighed(findings: Iterable[Finding]) -> list[Finding]:

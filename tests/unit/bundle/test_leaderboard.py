@@ -21,9 +21,12 @@ from a2rl.bundle.confined import Done, Shown, Work, shown_of
 from a2rl.bundle.leaderboard import OTHER_DATA, Builder, Built, KeptAudit, is_tame
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import read_model
+from a2rl.labels.records import LabelsRecord
+from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.results.verify import CheckOutcome
-from a2rl.validity.record import Validity
+from a2rl.validity.record import Finding, Validity, lower
 from tests.bundles import audited_here, opened, rewritten, with_files
 from tests.run_maker import checkout, finished_run, make_hidden
 from tests.signing_key import make_key, public_path
@@ -108,6 +111,7 @@ FORGED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "a page of their own": (_files({"run/report/index.html": b"<script>alert(1)</script>"}), "report"),
     "other items": (_text("run/grades/baseline.json", '"correct"', '"wrong"'), ""),
     "a log that is gone": (_files({"run/logs/agent.log": None}), "files"),
+    "a validity that is gone": (_files({"run/records/validity.json": None}), "files"),
     "a file of no run": (_files({"run/.bashrc": b"x"}), "no run has"),
     "a name that leads out": (_files({"run/logs/../../x": b"x"}), "no run has"),
     "half a file": (_cut, "damaged"),
@@ -245,6 +249,27 @@ def test_what_was_left_out_is_flagged(given: Given, tmp_path: Path) -> None:
     partial = _files({"run/logs/agent.log": None}, **{"logs__agent.log": "too large"})
     built = given.build(tmp_path, partial(given.honest, tmp_path / "partial.tar.gz"))
     assert [row["validity"] for row in _rows(built)] == ["flagged"]
+
+
+def test_a_void_run_stays_void_without_its_record(given: Given, tmp_path: Path) -> None:
+    theirs = finished_run(tmp_path / "void", in_full=True)
+    lower(theirs.run, [Finding.of("test", "void", "A test found something.")])
+    write_report(theirs.run, theirs.settings)
+    pack(theirs.run, whole := tmp_path / "void.tar.gz", with_weights=False)
+    pages = {f"run/report/{path.name}": None for path in theirs.run.report.parent.iterdir()}
+    without = _files({"run/records/validity.json": None, **pages}, **{"records__validity.json": "too large"})
+    built = given.build(tmp_path, without(whole, tmp_path / "without.tar.gz"))
+    assert [(row["validity"], float(row["gain"])) for row in _rows(built)] == [("void", 0.0)]
+
+
+def test_labels_that_were_added_are_not_shown(given: Given, tmp_path: Path) -> None:
+    label = {"route": "GRPO", "confidence": 1.0, "evidence": []}
+    record = LabelsRecord.model_validate({"seconds": 0, "chain": [label], "training_type": "GRPO"})
+    added = _files({"run/records/labels.json": record.model_dump_json().encode()})
+    built = given.build(tmp_path, added(given.honest, tmp_path / "labelled.tar.gz"))
+    assert built.shown == 1
+    [kept] = (tmp_path / "site" / "audits").iterdir()
+    assert read_model(kept, KeptAudit).summary.route == ()  # type: ignore[union-attr]
 
 
 def test_what_was_left_out_is_flagged_whatever_was_tried(given: Given, tmp_path: Path) -> None:
