@@ -112,7 +112,8 @@ class Agent(StrictModel):
     files: dict[str, Text] = Field(default_factory=dict)
     """Files in its HOME, by path. They are written before each start."""
     forward_env: tuple[str, ...] = ()
-    """Names of the user's environment variables (API keys) that it gets. It gets none of the others."""
+    """Names of the user's environment variables (API keys) that it gets. It gets none of the others. If its requests
+    pass through the relay, it gets a stand-in for each, which becomes the key only there."""
     needs_one_of: tuple[str, ...] = ()
     """Those of `forward_env` of which at least one must be set if the default base_url is used."""
     hosts: tuple[str, ...] = ()

@@ -71,19 +71,18 @@ class Gateway(ExitStack):
         """Opens the way to the LLM. `hosts`, those of the proxy, gets or loses the LLM's own host."""
         if self._agent.takes_base_url:
             self._open_relay()
-            hosts.discard((self._host, self._port))
+            # Around the relay, its provider cannot be reached, nor that of the definition if the run names another one.
+            hosts -= {_parts(url)[:2] for url in (self._provider, self._agent.base_url or self._provider)}
         elif self._host in LOOPBACK:
             self.ports = (self._port,)
         else:
             hosts.add((self._host, self._port))
-        if not self._keys() and self._run.spec.base_url and (wants := self._agent.needs_one_of):
+        wants = self._agent.needs_one_of
+        if wants and self._run.spec.base_url and not self._settings.forwarded(wants):
             self.environment[wants[0]] = PLACEHOLDER_KEY
 
-    def _keys(self) -> dict[str, str]:
-        return self._settings.forwarded(self._agent.needs_one_of)
-
     def _open_relay(self) -> None:
-        keys = self._keys()
+        keys = self._settings.forwarded((*self._agent.forward_env, *self._agent.needs_one_of))
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
         prices = load_params(self._settings.root).prices
         relay = self.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, prices))
