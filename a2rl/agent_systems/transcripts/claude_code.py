@@ -135,7 +135,7 @@ class Result(BaseModel):
     api_error_status: int | None = None
     permission_denials: list[Denial] = []
     total_cost_usd: Usd | None = None
-    model_usage_since_last_result: dict[str, Usage] = {}
+    model_usage_since_last_result: dict[str, Usage] | None = None
 
     def failure(self, calls: int) -> str | None:
         """Returns why the session failed, if it did. An error of the API may end a session that is called a success,
@@ -149,8 +149,10 @@ class Result(BaseModel):
             )
         return None
 
-    def tokens(self) -> Metrics:
-        """Returns the tokens since the previous result."""
+    def tokens(self) -> Metrics | None:
+        """Returns the tokens since the previous result; None if it does not say."""
+        if self.model_usage_since_last_result is None:
+            return None
         return sum_metrics(
             [Usage().metrics(), *(each.metrics() for each in self.model_usage_since_last_result.values())]
         )

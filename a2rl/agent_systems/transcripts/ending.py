@@ -270,6 +270,8 @@ ERROR_LINE = re.compile(
 )
 UNANSWERED = {502, 504}
 """What the relay answers in place of an API that it cannot reach, or that takes too long."""
+UNRECORDED = 507
+"""What the relay answers while it cannot write down the requests, because of a full disk."""
 SIGNALS = {
     9: "it was killed; the usual cause is that memory ran out",
     4: "it does not run on this processor (illegal instruction)",
@@ -346,7 +348,8 @@ def _of_request(request: FailedRequest, said: str) -> Cause:
         return _of_status(request.status, said)
     if request.status in UNANSWERED:
         return _of_words(request.refused) or _of_status(request.status, "")
-    return _cause("", f"a2rl did not forward its request: {request.refused}", "agent")
+    responsible: Responsible = "machine" if request.status == UNRECORDED else "agent"
+    return _cause("", f"a2rl did not forward its request: {request.refused}", responsible)
 
 
 def _of_status(status: int, said: str) -> Cause:

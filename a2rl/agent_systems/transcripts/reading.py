@@ -81,7 +81,9 @@ class Reading(NamedTuple):
             failure=(self.failure or "")[:MAX_STRAY_CHARS],
             status=self.status,
             is_done=self.is_done,
-            has_acted=any(step.source == "agent" and (step.message or step.tool_calls) for step in self.steps),
+            # A file that was cut off while it was written says nothing about what was done.
+            has_acted=any(step.source == "agent" and (step.message or step.tool_calls) for step in self.steps)
+            or bool(self.unreadable and not self.steps and not self.stray),
             stray=self.stray,
         )
 
@@ -246,7 +248,13 @@ class Draft:
     def document(self, lines: Iterable[str]) -> dict[str, Any]:
         """Reads a transcript that is a single JSON object, not one object per line."""
         text = "".join(lines)
-        return (self._parsed(text, MAX_DOCUMENT_CHARS) if text.strip() else None) or {}
+        if not text.strip():
+            return {}
+        try:
+            return _json_object(text, MAX_DOCUMENT_CHARS)
+        except (ValueError, RecursionError):
+            self.unreadable += 1
+            return {}
 
     def fit(self, value: object, shape: type[Shape]) -> Shape | None:
         """Returns the value as an instance of the model `shape`. If it does not fit, it is counted, and None is

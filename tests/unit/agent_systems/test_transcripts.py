@@ -31,7 +31,7 @@ from a2rl.agent_systems.transcripts import (
     trajectory,
 )
 from a2rl.agent_systems.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
-from a2rl.agent_systems.transcripts.ending import Ending, FailedRequest
+from a2rl.agent_systems.transcripts.ending import UNRECORDED, Ending, FailedRequest
 from a2rl.agent_systems.transcripts.reading import parse_arguments
 from a2rl.core.errors import UsageError
 from a2rl.mock_llm.app import Served
@@ -184,6 +184,23 @@ def test_an_interrupted_attempt_of_claude_code_keeps_its_tokens(tmp_path: Path) 
     assert reading.cost_usd is None
 
 
+def test_a_result_without_tokens_leaves_those_of_the_answers(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line.pop("model_usage_since_last_result", None)
+    other_version = tmp_path / "log"
+    other_version.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    assert read_transcript("claude-code", other_version).tokens() == sums(served("claude-code", "work"))
+
+
+def test_a_file_that_was_cut_off_does_not_say_that_nothing_was_done(tmp_path: Path) -> None:
+    (cut_off := tmp_path / "trajectory.json").write_bytes(files("mini-swe-agent", "work")[0].read_bytes()[:-40])
+    account = read_transcript("mini-swe-agent", cut_off).account()
+    assert account.has_acted
+    assert ending("finished", 0, account, failed=[]).reason == "finished"
+    assert not read_transcript("mini-swe-agent", tmp_path / "none").account().has_acted
+
+
 def test_costs_of_a_resumed_session_count_once() -> None:
     """Those of other sessions add up."""
     first, second = Reading(session_id="a", cost_usd=1.0), Reading(session_id="a", cost_usd=1.5)
@@ -267,6 +284,8 @@ def test_what_the_relay_itself_answers_is_no_answer_of_the_api() -> None:
     quota = ending("crashed", 1, said, failed=[FailedRequest(429, "the quota of 1,000 tokens is used up")])
     assert quota.why.startswith("a2rl did not forward its request: the quota of 1,000 tokens is used up")
     assert quota.responsible == "agent"
+    full = ending("crashed", 1, said, failed=[FailedRequest(UNRECORDED, "the record cannot be written")])
+    assert full.responsible == "machine"
 
 
 @pytest.mark.parametrize("words", ["(500 of 1000)", "exit code 500", "HTTP/1.1 200 OK; 502 Rows"])
