@@ -4,6 +4,8 @@ And periodic work in threads whose failures go to such a log. No library: it nee
 schedulers such as APScheduler bring job stores and thread pools.
 """
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -43,11 +45,17 @@ class EventLog:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def write(self, **fields: Any) -> None:
-        """Appends a line, if there is room for it."""
+        """Appends a line, if there is room for it.
+
+        Raises:
+            OSError: It cannot be written; no part of it remains.
+        """
         line = scrub_bytes(f"{printable_json({'t': round(time.time(), 3), **fields})}\n".encode())
         if self._bytes + len(line) <= self._max_bytes:
             with self.path.open("ab", buffering=0) as file:
-                file.write(line)
+                if (written := file.write(line)) < len(line):  # the disk is full
+                    file.truncate(file.tell() - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def log_failure(log: EventLog, what: str, error: BaseException) -> None:

@@ -66,7 +66,7 @@ def retry_after_s(header: str) -> float:
     """Returns the seconds to wait that a `Retry-After` header asks for, as a number or a date; 0 if it has neither."""
     try:
         return float(header) if header.isdigit() else parsedate_to_datetime(header).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,13 @@ import httpx
 from a2rl.core.files import digest_of
 from a2rl.core.printable import printable
 from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
+from a2rl.core.token_use import tokens_of
 from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
 from a2rl.judge.params import JudgeConfig
-from a2rl.judge.parsers import UnreadableReplyError, bounded_number
+from a2rl.judge.parsers import bounded_number
 
 MAX_REASON_CHARS = 200
-MAX_TOKENS_PER_REPLY = 10**9
-"""Token counts above this are considered invalid."""
 MAX_REPLY_BYTES = 16 << 20
 NO_MORE_QUOTA = "insufficient_quota"
 """OpenAI's code for an account without money. Its status is that of a rate limit, but waiting does not help."""
@@ -168,14 +167,16 @@ class Judge(AbstractContextManager["Judge"]):
         except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as error:  # RuntimeError: the client was closed
             raise RetryableError(f"the judge cannot be reached ({type(error).__name__}: {error})") from error
         if not response.is_success:
-            raise _refusal(response, text.decode(errors="replace"))
+            raise _refusal(response, text.decode(errors="replace"), response.status_code)
         try:
             reply = json.loads(text)
+            if not isinstance(reply, dict):
+                raise ValueError
         except (ValueError, RecursionError) as error:
             self._charge(_most_tokens(body))
-            raise RetryableError("the judge's reply is not JSON") from error
-        if not isinstance(reply, dict):
-            raise UnreadableReplyError("the judge's reply is not a JSON object")
+            raise RetryableError("the judge's reply is not JSON, or no object") from error
+        if status := _status_inside(reply):
+            raise _refusal(response, text.decode(errors="replace"), status)
         self._charge(_tokens(body, reply, len(text)))  # whether or not the reply can be read
         return reply
 
@@ -227,8 +228,14 @@ class Asking:
         return answer
 
 
-def _refusal(response: httpx.Response, text: str) -> Exception:
-    status = response.status_code
+def _status_inside(reply: Mapping[str, Any]) -> int:
+    """Returns the status of an error that is sent as if it were an answer, as routers do; 0 if there is none."""
+    error = reply.get("error")
+    code = error.get("code") if isinstance(error, dict) and not reply.get("choices") else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 0
+
+
+def _refusal(response: httpx.Response, text: str, status: int) -> Exception:
     reason = printable(f"the judge answered {status}: {' '.join(text.split())}", MAX_REASON_CHARS)
     if is_retryable_status(status) and NO_MORE_QUOTA not in text:
         return RetryableError(reason, retry_after_s(response.headers.get("retry-after", "")), status)
@@ -237,10 +244,9 @@ def _refusal(response: httpx.Response, text: str) -> Exception:
 
 def _tokens(body: Mapping[str, Any], reply: Mapping[str, Any], reply_bytes: int) -> tuple[int, int]:
     """Returns the tokens of prompt and completion, estimated by their length if the endpoint does not say."""
-    with suppress(UnreadableReplyError):
-        prompt, completion = _usage(reply)
-        if prompt:
-            return prompt, completion
+    prompt, completion = _usage(reply)
+    if prompt:
+        return prompt, completion
     return len(json.dumps(body)) // CHARS_PER_TOKEN, reply_bytes // CHARS_PER_TOKEN
 
 
@@ -252,13 +258,7 @@ def _most_tokens(body: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _usage(reply: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns the tokens of prompt and completion; 0 where a reply does not say. Raises UnreadableReplyError."""
+    """Returns the tokens of prompt and completion; 0 where a reply does not say."""
     usage = reply.get("usage")
-    prompt, completion = (_count(usage, name) for name in ("prompt_tokens", "completion_tokens"))
-    return prompt, completion
-
-
-def _count(usage: object, name: str) -> int:
-    """Returns a token count of a reply; 0 if it has none."""
-    value = usage.get(name) if isinstance(usage, dict) else None
-    return 0 if value is None else int(bounded_number(value, 0, MAX_TOKENS_PER_REPLY, f"the judge's count of {name}"))
+    used = tokens_of(usage if isinstance(usage, dict) else {})
+    return used.prompt_tokens, used.completion_tokens

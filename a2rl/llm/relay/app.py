@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -23,12 +24,14 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx
 from starlette.types import Message, Receive, Scope, Send
 
+from a2rl.agent_systems.transcripts.ending import UNRECORDED
 from a2rl.core.event_log import EventLog
 from a2rl.core.secrets import register_secrets, scrub_bytes, scrubbing_stream
 from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
+from a2rl.core.token_use import TokenUse
 from a2rl.llm.keys import receive_keys
-from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, TokenUse, parse_request, tier_of
+from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.process import RelaySettings
 from a2rl.llm.relay.request_log import FULL, Request, RequestLogReader, limit_reached
@@ -57,6 +60,8 @@ MAX_PATH = 200
 MAX_CONCURRENT = 4
 """The number of concurrent requests; others wait. The quota may be exceeded by the tokens that these requests use."""
 MAX_WAITING = 64
+MAX_UNWRITTEN = 1000
+"""The number of requests that are kept while the record cannot be written."""
 MAX_REQUESTS = 100_000
 """The number of requests in one run. It is limited to keep the record small."""
 RECEIVE_S, SEND_S, WAIT_S, ANSWER_S = 60.0, 60.0, 1800.0, 7200.0
@@ -90,14 +95,19 @@ class Exchange:
     """The number of bytes in the request, if it asks for an answer of the LLM."""
     reader: AnswerReader | None = None
     is_whole: bool = False
-    """Whether the answer is complete."""
+    """Whether all of the answer has arrived that the provider sent."""
     is_written: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the answer has come to its end, without an error."""
+        return self.is_whole and self.reader is not None and self.reader.is_ended and not self.reader.has_error
 
     def line(self, prices: PriceTable) -> dict[str, Any]:
         """Returns the line for the log."""
         used, estimated = self._used()
         answered = self.reader.model if self.reader else ""
-        broken = self.reader is not None and self.status < 400 and (self.reader.has_error or not self.is_whole)
+        broken = self.reader is not None and self.status < 400 and not self.is_complete
         tier = {**self.tier, **(self.reader.tier if self.reader else {})}
         return {
             "path": self.path[:MAX_PATH], "asked": self.asked.model,
@@ -113,7 +123,7 @@ class Exchange:
         if self.reader is None or self.status >= 400 or not self.sent:
             return TokenUse(), False
         seen = self.reader.used or TokenUse()
-        if self.reader.used is not None and self.is_whole:
+        if self.reader.used is not None and self.is_complete:
             return seen, False
         written = self.reader.bytes // (BYTES_PER_STREAMED_TOKEN if self.reader.is_stream else BYTES_PER_TOKEN)
         prompt = seen.prompt_tokens or self.sent // BYTES_PER_TOKEN
@@ -136,7 +146,8 @@ class Relay:
         self._totals.read()
         self._prices = PriceTable(settings.base_url, settings.prices)
         self._http = httpx.AsyncClient(timeout=TIMEOUT, limits=httpx.Limits(max_connections=MAX_CONCURRENT))
-        self._cannot_record = False
+        self._unwritten: list[dict[str, Any]] = []
+        """Lines that the log does not have yet."""
         self._slots, self._waiting = asyncio.Semaphore(MAX_CONCURRENT), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,10 +175,16 @@ class Relay:
         self._totals.add(Request.model_validate({"t": time.time(), **line}))
         if exchange.refused and self._log.is_full:
             return  # what room is left is for requests that were forwarded
-        try:
-            self._log.write(**line)
-        except OSError:
-            self._cannot_record = True  # the disk is full: requests that cannot be counted are not forwarded
+        if not exchange.refused or len(self._unwritten) < MAX_UNWRITTEN:
+            self._unwritten.append({"t": round(time.time(), 3), **line})
+        self._write()
+
+    def _write(self) -> None:
+        """Writes what is not written yet, as far as that is possible: the disk may be full."""
+        with suppress(OSError):
+            while self._unwritten:
+                self._log.write(**self._unwritten[0])
+                del self._unwritten[0]
 
     async def _relay(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         path = self._path(scope)
@@ -181,9 +198,9 @@ class Relay:
         finally:
             self._waiting -= 1
         try:
-            self._check_limits()
             body = await _body(receive) if scope["method"] == "POST" else b""
             request = self._request(scope, path, body, exchange)
+            self._check_limits()
             await asyncio.wait_for(self._pass_on(request, send, exchange), ANSWER_S)
         except TimeoutError as error:
             raise RequestRejectedError(504, "the request, or its answer, took too long") from error
@@ -201,8 +218,9 @@ class Relay:
         return self._base + below
 
     def _check_limits(self) -> None:
-        if self._cannot_record:
-            raise RequestRejectedError(503, "the record of requests cannot be written")
+        self._write()
+        if self._unwritten:  # requests that cannot be counted are not forwarded
+            raise RequestRejectedError(UNRECORDED, "the record of requests (logs/llm.jsonl) cannot be written")
         if self._log.is_full:
             raise RequestRejectedError(503, FULL)
         totals = self._totals.totals()

@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from a2rl.core.token_use import TokenUse, tokens_beside, tokens_of
+
 CLIENT_TOOLS = re.compile(
     r"function|custom|local_shell|apply_patch|tool_search|tool_search_tool_\w+|(?:bash|text_editor|memory)_\d{8}"
 )
@@ -27,11 +29,12 @@ ROOTS = ("messages", "system", "input", "contents", "systemInstruction", "system
 ONLINE = re.compile(r".*:online|(?:.*/)?sonar.*|.*search-(?:preview|api).*|.*deep-research.*|(?:.*/)?compound.*", re.I)
 """Models that search the web by themselves."""
 MAX_DEPTH = 8
-MAX_COUNT = 2**40
+TOO_DEEP = "content that is nested too deeply"
 MAX_NAME = 100
 MAX_TOOLS = 20
 MAX_KEPT = 16 << 20
 """The number of bytes that are buffered of an answer, or of one event in it."""
+LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed")
 TIERS = {"service_tier": "service_tier", "serviceTier": "service_tier", "speed": "speed"}
 """Where dialects say at which tier of the service they answer, and the name of that in the table of prices."""
 
@@ -82,7 +85,10 @@ MESSAGE = _words(
 
 def beyond_text(path: str, body: dict[str, Any]) -> set[str]:
     """Returns what a request asks of the provider's servers besides text, by the names in the request."""
-    return set(_beyond(path, body))
+    try:
+        return set(_beyond(path, body))
+    except RecursionError:
+        return {TOO_DEEP}
 
 
 def _beyond(path: str, body: dict[str, Any]) -> Iterator[str]:
@@ -119,13 +125,15 @@ def _tools(tools: object, is_google: bool) -> Iterator[str]:
 def _parts(value: object, is_google: bool, depth: int = 0) -> Iterator[str]:
     """Yields what is not allowed in messages and in their parts. Calls of tools and their schemas are free texts."""
     if depth > MAX_DEPTH:
-        yield "content that is nested too deeply"
+        yield TOO_DEEP
     elif isinstance(value, list):
         for each in value:
             yield from _parts(each, is_google, depth + 1)
     elif isinstance(value, dict):
         yield from _part(value, is_google)
-        for name in ("content", "parts", "output"):
+        yield from _tools(value.get("tools"), is_google)
+        is_shell = value.get("type") == "shell_call_output"  # what a program has printed, and how it ended
+        for name in ("content", "parts", *(() if is_shell else ("output",))):
             if isinstance(inner := value.get(name), list | dict):
                 yield from _parts(inner, is_google, depth + 1)
         for name in ("source", "functionResponse", "function_response"):
@@ -137,6 +145,9 @@ def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
     kind, source = None if is_google else part.get("type"), part.get("source")
     if kind is None:
         yield from (name for name, value in part.items() if name not in MESSAGE and value is not None)
+        is_message = part.get("role") and (part.get("content") is not None or part.get("tool_calls"))
+        if part.get("id") is not None and not is_message:  # so the provider looks up what has this id
+            yield "a message by id"
     elif not isinstance(kind, str) or kind not in PARTS:
         yield str(kind)
     else:
@@ -162,24 +173,6 @@ class ParsedRequest(NamedTuple):
     """What it asks of the provider's servers besides text, outside the sandbox."""
 
 
-class TokenUse(NamedTuple):
-    """The tokens of an answer as counted by the provider."""
-
-    prompt_tokens: int = 0
-    """All tokens that went in, those that were read from a cache or written to one included."""
-    completion_tokens: int = 0
-    """All tokens that came out, those of the reasoning included."""
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-    """Those of `cache_write_tokens` that Anthropic keeps for an hour, at a higher price."""
-
-    @property
-    def total(self) -> int:
-        """Prompt and completion tokens together."""
-        return self.prompt_tokens + self.completion_tokens
-
-
 def parse_request(path: str, body: dict[str, Any]) -> ParsedRequest:
     """Returns what a request asks for; `path` is that of the API, without the part that the provider adds."""
     tools = tuple(map(_name, sorted(beyond_text(path, body))[:MAX_TOOLS]))
@@ -202,8 +195,11 @@ class AnswerReader:
         """The tier of the service that answered, which decides the price; empty if the answer does not say it."""
         self.has_error = False
         """Whether it reports an error, as a stream does that began well."""
+        self.is_ended = not is_stream
+        """Whether the event has come with which a stream of its dialect ends."""
         self.bytes = 0
         self.is_stream = is_stream
+        self._own = self._beside = TokenUse()
         self._kept = bytearray()
         self._is_cut = False
 
@@ -239,12 +235,14 @@ class AnswerReader:
         self._is_cut = False
 
     def _read(self, text: bytes) -> None:
+        self.is_ended |= text.strip() == b"[DONE]"
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return  # such as [DONE]
+            return
         for event in value if isinstance(value, list) else [value]:
             if isinstance(event, dict):
+                self.is_ended |= _is_last(event)
                 for holder in (event, event.get("message"), event.get("response")):
                     if isinstance(holder, dict):
                         self._take(holder)
@@ -254,52 +252,27 @@ class AnswerReader:
         self.has_error |= bool(holder.get("error"))
         for usage in (holder.get("usage"), holder.get("usageMetadata")):
             if isinstance(usage, dict):
-                now, before = _used(usage), self.used or TokenUse()
                 # Counts grow from event to event. In each dialect, some of them are reported only at the beginning.
-                self.used = TokenUse(*map(max, now, before))
+                self._own = self._own.most(tokens_of(usage))
+                self._beside = self._beside.most(tokens_beside(usage))
+                self.used = self._own.plus(self._beside)
                 self.tier |= tier_of(usage)
         self.tier |= tier_of(holder)
+
+
+def _is_last(event: dict[str, Any]) -> bool:
+    """Says whether a stream is complete with this event. Not every server that has OpenAI's chat API sends [DONE]."""
+    parts = [part for name in ("choices", "candidates") if isinstance(found := event.get(name), list) for part in found]
+    has_reason = any(
+        isinstance(part, dict) and (part.get("finish_reason") or part.get("finishReason")) for part in parts
+    )
+    return has_reason or event.get("type") in LAST_EVENTS or bool(event.get("promptFeedback"))
 
 
 def tier_of(body: dict[str, Any]) -> dict[str, str]:
     """Returns the tier of the service that a request asks for, or that an answer names. `auto` names none."""
     named = {key: _name(body.get(name)).lower() for name, key in TIERS.items() if body.get(name)}
     return {key: tier for key, tier in named.items() if tier not in ("", "auto")}
-
-
-def _used(usage: dict[str, Any]) -> TokenUse:
-    """Reads the counts of an answer. Servers that know several dialects give the same count under several names, so the
-    largest of the names counts, not their sum."""
-
-    def count(*path: str) -> int:
-        value: Any = usage
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value if type(value) is int and 0 <= value <= MAX_COUNT else 0
-
-    # OpenAI and Google count cached tokens inside of the prompt, Anthropic beside it.
-    created, read = count("cache_creation_input_tokens"), count("cache_read_input_tokens")
-    is_inside = "prompt_tokens" in usage or "input_tokens_details" in usage
-    prompt = max(
-        count("prompt_tokens"),
-        count("input_tokens") + (0 if is_inside else created + read),
-        count("promptTokenCount") + count("toolUsePromptTokenCount"),
-    )
-    completion = max(
-        count("completion_tokens"),
-        count("output_tokens"),
-        count("candidatesTokenCount") + count("thoughtsTokenCount"),
-        # xAI counts the reasoning beside the completion, and only its total shows that.
-        count("total_tokens") - prompt if "prompt_tokens" in usage else 0,
-    )
-    details = ("prompt_tokens_details", "input_tokens_details")
-    return TokenUse(
-        prompt,
-        completion,
-        max(read, count("cachedContentTokenCount"), *(count(each, "cached_tokens") for each in details)),
-        max(created, *(count(each, "cache_write_tokens") for each in details)),
-        count("cache_creation", "ephemeral_1h_input_tokens"),
-    )
 
 
 def _name(value: object) -> str:

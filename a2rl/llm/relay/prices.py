@@ -8,7 +8,7 @@ package does not know, such as a proxy or `a2rl driver`, they are those of the m
     table.cost_usd(TokenUse(prompt_tokens=1000, completion_tokens=50), ["claude-opus-4-6"])    # 0.00625
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import TokenPrices, load_params
 from a2rl.core.settings import Settings
-from a2rl.llm.relay.messages import TokenUse
+from a2rl.core.token_use import TokenUse
 from a2rl.run.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -46,19 +46,19 @@ class PriceTable:
 
     def knows(self, model: str) -> bool:
         """Says whether a model has a price."""
-        return self._price(model, NO_TIER) is not None
+        return self._price([model], NO_TIER) is not None
 
-    def cost_usd(self, used: TokenUse, models: Iterable[str], tier: Mapping[str, str] = NO_TIER) -> float | None:
+    def cost_usd(self, used: TokenUse, models: Sequence[str], tier: Mapping[str, str] = NO_TIER) -> float | None:
         """Returns what an answer cost; None if the price is unknown.
 
         Args:
-            models: The names of the model that answered; the first one with a price counts.
+            models: The names of the model that answered; the first one with a price counts, and those of params.yaml
+                come first.
             tier: The tier of the service, by the names of genai-prices.
         """
         from genai_prices import Usage
 
-        price = next((found for model in models if (found := self._price(model, tier)) is not None), None)
-        if price is None:
+        if (price := self._price(models, tier)) is None:
             return None
         read = min(used.cache_read_tokens, used.prompt_tokens)
         written = min(used.cache_write_tokens, used.prompt_tokens - read)
@@ -71,12 +71,19 @@ class PriceTable:
         )
         return float(price.calc_price(usage)["total_price"])
 
-    def _price(self, model: str, tier: Mapping[str, str]) -> "ModelPrice | None":
+    def _price(self, models: Sequence[str], tier: Mapping[str, str]) -> "ModelPrice | None":
+        found = (*map(self._own_price, models), *(self._listed(model, tier) for model in models))
+        return next((price for price in found if price is not None), None)
+
+    def _own_price(self, model: str) -> "ModelPrice | None":
         from genai_prices.types import ModelPrice
 
-        if (own := self._own.get(model)) is not None:
-            known = {"cache_write": own.input, **own.model_dump(exclude_none=True)}
-            return ModelPrice(**{f"{name}_mtok": Decimal(str(dollars)) for name, dollars in known.items()})
+        if (own := self._own.get(model)) is None:
+            return None
+        known = {"cache_write": own.input, **own.model_dump(exclude_none=True)}
+        return ModelPrice(**{f"{name}_mtok": Decimal(str(dollars)) for name, dollars in known.items()})
+
+    def _listed(self, model: str, tier: Mapping[str, str]) -> "ModelPrice | None":
         by_name = None if self._base_url else "litellm"  # which also reads names such as openai/gpt-5.2
         try:
             _, found = self._table.find_provider_model(model, None, by_name, self._base_url)

@@ -55,7 +55,7 @@ def test_an_answer_without_a_price_is_counted_by_its_length(judge: FakeJudge, tm
     assert 0 < use.dollars < 0.1
 
 
-@pytest.mark.parametrize(("mood", "timeout_s"), [("slow", 0.02), ("garbled", 10.0)])
+@pytest.mark.parametrize(("mood", "timeout_s"), [("slow", 0.02), ("garbled", 10.0), ("list", 10.0)])
 def test_a_request_without_a_whole_reply_costs_its_highest_price(
     judge: FakeJudge, tmp_path: Path, mood: str, timeout_s: float
 ) -> None:

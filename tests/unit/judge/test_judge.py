@@ -59,7 +59,7 @@ def test_answers_come_in_order_with_tokens_and_price(shared_judge: FakeJudge, tm
     assert sum(answer.dollars for answer in answers) == pytest.approx(3 * (100 * 10 + 1 * 30) / 1e6)
 
 
-@pytest.mark.parametrize("mood", ["busy-once", "broken-once", "garbled-once"])
+@pytest.mark.parametrize("mood", ["busy-once", "broken-once", "garbled-once", "routed-once"])
 def test_a_request_is_made_again_where_that_may_help(shared_judge: FakeJudge, tmp_path: Path, mood: str) -> None:
     before = len(shared_judge.asked())
     assert ask(shared_judge.params(mood), tmp_path, 1, "again")[0].verdict is not None
@@ -79,6 +79,7 @@ def test_retry_after_is_honoured(shared_judge: FakeJudge, tmp_path: Path) -> Non
         ("", 0, 0),
         ("soon", 0, 0),
         ("-5", 0, 0),
+        ("Mon, 01 Jan 99999999999 00:00:00 GMT", 0, 0),
         ("nan", 0, 0),
         ("Wed, 21 Oct 2015 07:28:00 GMT", -1e10, 0),
         ("Wed, 21 Oct 2165 07:28:00 GMT", 1e9, 1e11),
@@ -93,6 +94,8 @@ def test_retry_after_is_seconds_or_a_date(header: str, low: float, high: float) 
     [
         ("broken", 3, "the judge answered 500: out of order"),
         ("garbled", 3, "not JSON"),
+        ("list", 3, "no object"),
+        ("routed", 3, "the judge answered 502"),
         ("forbidden", 1, "the judge answered 401: no such key"),
         ("no-logprobs", 1, "no log probabilities"),
     ],
@@ -288,10 +291,15 @@ def test_a_verdict_that_is_no_share_is_no_verdict(shared_judge: FakeJudge, tmp_p
 
 
 @pytest.mark.parametrize("mood", ["endless-usage", "negative-usage", "nan-usage"])
-def test_a_count_of_tokens_that_cannot_be_is_refused(shared_judge: FakeJudge, tmp_path: Path, mood: str) -> None:
+def test_a_count_of_tokens_that_cannot_be_is_none(shared_judge: FakeJudge, tmp_path: Path, mood: str) -> None:
     [answer] = ask(shared_judge.params(mood), tmp_path, 1, mood)
-    assert answer.verdict is None
-    assert "the judge's count of prompt_tokens is" in answer.reason
+    assert answer.verdict == pytest.approx(0.75, abs=1e-3)
+    assert (answer.prompt_tokens, answer.completion_tokens) == (0, 0)
+
+
+def test_reasoning_beside_the_completion_is_counted(shared_judge: FakeJudge, tmp_path: Path) -> None:
+    [answer] = ask(shared_judge.params("reasoned"), tmp_path, 1, "reasoned")
+    assert (answer.prompt_tokens, answer.completion_tokens) == (100, 31)
 
 
 def test_a_reply_nested_without_end_is_no_json(shared_judge: FakeJudge, tmp_path: Path) -> None:

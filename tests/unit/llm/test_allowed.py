@@ -62,6 +62,10 @@ def gemini(*parts: Any) -> list[dict[str, Any]]:
         (RESPONSES, {"input": says({"type": "input_file", "file_url": URL})}),
         (RESPONSES, {"input": says({"type": "input_image", "image_url": {"url": URL}})}),
         (RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+        (RESPONSES, {"input": [{"id": "msg_1"}]}),
+        (RESPONSES, {"input": [{"id": "msg_1", "type": None, "role": "user", "content": None}]}),
+        (RESPONSES, {"input": [{"type": "tool_search_output", "tools": [{"type": "mcp", "server_url": URL}]}]}),
+        (RESPONSES, {"input": [{"type": "tool_search_output", "tools": [{"type": "web_search"}]}]}),
         (RESPONSES, {"input": [{"type": "function_call_output", "output": [{"type": "input_image", "file_id": "f"}]}]}),
         (GOOGLE, {"tools": [{"googleSearch": {}, "functionDeclarations": []}]}),
         (GOOGLE, {"tools": [{"urlContext": {}}]}),
@@ -138,6 +142,10 @@ def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str
                     {"type": "function_call_output", "call_id": "1", "output": "https://example.org"},
                     {"role": "assistant", "content": [
                         {"type": "output_text", "text": "a", "annotations": [{"type": "url_citation", "url": URL}]}]},
+                    {"id": "msg_1", "role": "assistant", "content": "a"},
+                    {"type": "tool_search_output", "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}]},
+                    {"type": "shell_call_output", "call_id": "1", "output": [
+                        {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
                 ],
             },
         ),
@@ -246,6 +254,9 @@ def test_nonsense_is_no_error(path: str) -> None:
     for _ in range(500):
         deep = [deep]
     values: list[Any] = [None, 3, "text", [], {}, [None, 3, [[]]], {"type": {}}, {"content": {"content": 1}}, deep]
-    for value in values:
+    nested: Any = {}
+    for _ in range(480):
+        nested = {"generateContentRequest": nested}
+    for value in [*values, nested]:
         names = ("tools", "messages", "input", "contents", "system", "model", "generateContentRequest")
         beyond_text(path, dict.fromkeys(names, value))

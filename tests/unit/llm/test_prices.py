@@ -9,7 +9,8 @@ import pytest
 from a2rl.agent_systems.definition import Agent, agent_ids, find_agent
 from a2rl.config.params import TokenPrices
 from a2rl.core.settings import Settings
-from a2rl.llm.relay.messages import AnswerReader, TokenUse, tier_of
+from a2rl.core.token_use import TokenUse
+from a2rl.llm.relay.messages import AnswerReader, tier_of
 from a2rl.llm.relay.prices import PriceTable, price_unknown
 from tests.run_maker import spec
 
@@ -28,6 +29,14 @@ GEMINI = {
     "promptTokenCount": 900, "cachedContentTokenCount": 600, "toolUsePromptTokenCount": 100, "candidatesTokenCount": 20,
     "thoughtsTokenCount": 30, "totalTokenCount": 1050,
 }  # fmt: skip
+COMPACTED = {
+    **ANTHROPIC,
+    "iterations": [
+        {"type": "compaction", "input_tokens": 5000, "cache_read_input_tokens": 400, "output_tokens": 70},
+        {"type": "message", **ANTHROPIC},
+        *[{"type": "compaction"}] * 2000,
+    ],
+}
 BOTH = {**CHAT, "input_tokens": 1000, "output_tokens": 50}
 TRANSLATED = {**CHAT, "cache_creation_input_tokens": 300, "cache_read_input_tokens": 600}
 
@@ -51,6 +60,8 @@ def read(*events: dict[str, Any], stream: bool = False) -> AnswerReader:
         (RESPONSES, (1000, 50, 600, 0, 0)),
         (BOTH, (1000, 50, 600, 0, 0)),
         (TRANSLATED, (1000, 50, 600, 300, 0)),
+        (COMPACTED, (6400, 120, 1000, 300, 0)),
+        ({"iterations": [None, 3, {"input_tokens": "9"}]}, (0, 0, 0, 0, 0)),
     ],
 )
 def test_each_dialect_and_each_mixture_of_them_is_counted_once(usage: dict[str, Any], used: tuple[int, ...]) -> None:
@@ -65,6 +76,8 @@ def test_both_names_of_the_usage_in_one_reply_count_once() -> None:
 def test_a_stream_tells_its_usage_at_the_beginning_and_the_end() -> None:
     start = {"message": {"model": "claude-sonnet-4-5", "usage": {**HOUR, "output_tokens": 1}}}
     assert read(start, {"usage": {"output_tokens": 50}}, stream=True).used == (1000, 50, 600, 300, 100)
+    end = {"usage": {"output_tokens": 50, "iterations": COMPACTED["iterations"]}}
+    assert read(start, end, stream=True).used == (6400, 120, 1000, 300, 100)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +129,8 @@ def test_prices_of_ones_own_come_first() -> None:
     own = {"mine": TokenPrices(input=1, output=2, cache_read=0.5), "gpt-5.2": TokenPrices(input=0, output=0)}
     table = PriceTable("http://127.0.0.1:8000/v1", own)
     assert table.cost_usd(TokenUse(1000, 100, 400, 100, 50), ["mine"]) == pytest.approx(0.001)
-    assert table.cost_usd(TokenUse(1000, 100), ["gpt-5.2"]) == 0
+    for url in ("http://127.0.0.1:8000/v1", "https://api.openai.com/v1"):
+        assert PriceTable(url, own).cost_usd(TokenUse(1000, 100), ["gpt-5.2-2025-12-11", "gpt-5.2"]) == 0
 
 
 def test_counts_that_contradict_each_other_still_have_a_price() -> None:

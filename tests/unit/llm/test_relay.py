@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from a2rl.agent_systems.transcripts.ending import FailedRequest, ending
+from a2rl.agent_systems.transcripts.ending import UNRECORDED, FailedRequest, ending
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.settings import Settings
@@ -151,6 +151,7 @@ def test_the_tokens_of_every_dialect_are_read(dialect: Dialect, stream: bool) ->
         reader.close()
         assert reader.used == (700, 50, 200, 0, 0)
         assert reader.model == "a-model"
+        assert reader.is_ended
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[[[" * 100_000, b"data: {}\n\n", b"\xff" * 100, NONSENSE])
@@ -204,6 +205,50 @@ def test_an_answer_that_breaks_off_is_a_failed_request(
     provider.answer = chat
     post(relay)
     assert (seen(run, 2).failed, failed_requests(run)) == (1, [])
+
+
+START = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 1000, "output_tokens": 1}}}
+WORDS = [{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "word " * 40}}] * 100
+STOP = {"type": "message_stop"}
+
+
+@pytest.mark.parametrize(
+    ("end", "is_broken"), [([], True), ([{"type": "error", "error": {"type": "overloaded"}}], True), ([STOP], False)]
+)
+def test_a_stream_without_its_end_has_estimated_tokens(
+    end: list[Any], is_broken: bool, relay: RelayProcess, provider: Any, run: RunDir
+) -> None:
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in [START, *WORDS, *end])
+    provider.answer = lambda handler, body: handler.say(text.encode(), "text/event-stream")
+    post(relay, "/api/v1/messages", stream=True)
+    use = seen(run, 1)
+    assert (use.failed, use.estimated, use.prompt_tokens) == (is_broken, is_broken, 1000)
+    assert (use.completion_tokens > 1000) == is_broken
+
+
+def test_a_record_that_could_not_be_written_is_written_later(
+    relay: RelayProcess, provider: Any, run: RunDir, tmp_path: Path
+) -> None:
+    assert post(relay).status_code == 200
+    log = request_log_path(run)
+    log.rename(tmp_path / "log")
+    log.mkdir()  # so it cannot be written for a while
+    assert [post(relay).status_code for _ in range(3)] == [200, UNRECORDED, UNRECORDED]
+    log.rmdir()
+    (tmp_path / "log").rename(log)
+    provider.answer = overloaded
+    assert post(relay, stream=True).status_code == 200
+    assert (seen(run, 5).refused, seen(run, 5).prompt_tokens > 1400) == (2, True)
+    assert [each.status for each in failed_requests(run) or []] == [UNRECORDED, UNRECORDED, 502]
+
+
+def test_a_refusal_for_a_limit_is_a_failed_request(settings: Settings, provider: Any, new_run: Any) -> None:
+    run = new_run(max_tokens=700)
+    with RelayProcess(run, settings, provider.url, {}, {}) as relay:
+        assert ask(relay, 2) == [200, 429]
+    seen(run, 2)
+    [failed] = failed_requests(run) or []
+    assert ending("crashed", 1, failed=[failed]).responsible == "agent"
 
 
 def test_an_agent_that_hangs_up_early_is_charged_all_the_same(relay: RelayProcess, provider: Any, run: RunDir) -> None:
