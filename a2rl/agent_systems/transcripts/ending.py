@@ -309,9 +309,12 @@ def ending(
     found = _of_text(said, told, failed)
     if not told.failure and found is None and (line := _error_line(log)) and line != said:
         said, found = line, _of_text(line, told, failed)
-    if found is not None and found.responsible == "api" and failed is not None and not failed:
-        why = f"it says that {found.why}, but the record of its requests does not show it"
-        found = found._replace(why=why, responsible="unknown")
+    if found is not None and failed is not None and not failed:
+        if found.responsible == "api":
+            why = f"it says that {found.why}, but the record of its requests does not show it"
+            found = found._replace(why=why, responsible="unknown")
+        elif found.responsible == "machine" and account is not None and told.has_acted and not told.failure:
+            found = found._replace(responsible="unknown")  # its LLM was answered, and it can print what it likes
     if found is not None:
         return Ending(found.reason, f"{found.why}{_shown(said)}", found.responsible)
     return Ending("crashed", f"{_by_exit(exit_code, exits or {}, told.has_acted)}{_shown(said)}", "unknown")

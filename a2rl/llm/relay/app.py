@@ -34,14 +34,13 @@ from a2rl.llm.keys import receive_keys
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.process import RelaySettings
-from a2rl.llm.relay.request_log import FULL, Request, RequestLogReader, limit_reached
+from a2rl.llm.relay.request_log import COUNTING, FULL, Request, RequestLogReader, limit_reached
 
 ENDPOINTS = re.compile(
     r"(?:/v1|/v1beta|/v1alpha)?(?:/messages(?:/count_tokens)?|/chat/completions|/responses(?:/compact)?"
     r"|/models/(?P<model>[\w.:@-]{1,100}):(?:generateContent|streamGenerateContent|countTokens))"
 )
 LISTINGS = re.compile(r"(?:/v1|/v1beta|/v1alpha)?/models(?:/[\w.:@-]{1,100})?")
-COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
 HOP_BY_HOP = re.compile(
     r"connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|upgrade|host|content-length|content-encoding"
     r"|accept-encoding|expect|cookie|set-cookie|forwarded|x-forwarded-.*|via|alt-svc|location"

@@ -1,6 +1,7 @@
 """The log of an agent's requests to its LLM (`logs/llm.jsonl`, one line each), and their totals."""
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, takewhile
@@ -17,6 +18,8 @@ from a2rl.run.records import LlmUse, ModelUse, sum_known
 MAX_MODELS = 20
 """The number of models and of tools that are counted by name. All others are counted together."""
 FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more are forwarded"
+COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
+"""The paths at which an API only counts the tokens of a request."""
 OTHERS, UNNAMED = "(others)", "(no name)"
 
 
@@ -158,13 +161,17 @@ def failed_requests(run: RunDir) -> list[FailedRequest] | None:
     None if its requests do not pass through the relay.
 
     Requests to other models do not count: agent systems ask small models for titles, and the agent itself may ask for
-    one that does not exist.
+    one that does not exist. Nor do those that only count tokens.
     """
     if not request_log_path(run).exists():
         return None
     starts = [entry.at for entry in run.ledger.entries() if isinstance(entry.event, AgentStarted)]
     since = starts[-1] if starts else 0.0
-    asked = [each for each in RequestLogReader(request_log_path(run)).requests() if each.t >= since and each.asked]
+    asked = [
+        each
+        for each in RequestLogReader(request_log_path(run)).requests()
+        if each.t >= since and each.asked and not COUNTING.fullmatch(each.path)
+    ]
     to_driver = [each for each in asked if each.asked == run.spec.driver] or asked
     failed = takewhile(lambda each: each.has_failed, reversed(to_driver))
     return [FailedRequest(502 if each.broken else each.status, each.refused) for each in failed][::-1]

@@ -193,7 +193,7 @@ def test_a_result_without_tokens_leaves_those_of_the_answers(tmp_path: Path) -> 
     assert read_transcript("claude-code", other_version).tokens() == sums(served("claude-code", "work"))
 
 
-def test_a_file_that_was_cut_off_does_not_say_that_nothing_was_done(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_does_not_mean_nothing_was_done(tmp_path: Path) -> None:
     (cut_off := tmp_path / "trajectory.json").write_bytes(files("mini-swe-agent", "work")[0].read_bytes()[:-40])
     account = read_transcript("mini-swe-agent", cut_off).account()
     assert account.has_acted
@@ -297,6 +297,12 @@ def test_a_cause_on_this_machine_is_not_blamed_on_a_request() -> None:
     """The request failed before."""
     end = ending("crashed", 1, log=["ModuleNotFoundError: No module named 'peft'"], failed=[FailedRequest(500)])
     assert end.why.startswith("a module or library is missing")
+
+
+def test_what_an_agent_prints_after_its_answers_blames_nobody() -> None:
+    printed = ["bash: line 1: foo: command not found"]
+    assert ending("crashed", 1, Account(), printed, failed=[]).responsible == "unknown"
+    assert ending("crashed", 1, Account(has_acted=False), printed, failed=[]).responsible == "machine"
 
 
 ENDINGS = yaml.safe_load((Path(__file__).parent / "endings.yaml").read_text(encoding="utf-8"))

@@ -242,6 +242,17 @@ def test_a_record_that_could_not_be_written_is_written_later(
     assert [each.status for each in failed_requests(run) or []] == [UNRECORDED, UNRECORDED, 502]
 
 
+def test_counting_tokens_ends_no_row_of_failures(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    provider.answer = lambda handler, body: handler.say(b"{}", status=429)
+    for _ in range(2):
+        post(relay, "/api/v1/messages")
+    post(relay, "/api/v1/messages/count_tokens")
+    provider.answer = chat
+    post(relay, "/api/v1/messages/count_tokens")
+    assert seen(run, 4).failed == 3
+    assert failed_requests(run) == [FailedRequest(429)] * 2
+
+
 def test_a_refusal_for_a_limit_is_a_failed_request(settings: Settings, provider: Any, new_run: Any) -> None:
     run = new_run(max_tokens=700)
     with RelayProcess(run, settings, provider.url, {}, {}) as relay:
