@@ -47,6 +47,7 @@ HOP_BY_HOP = re.compile(
 )
 KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 """The only headers in which a stand-in is replaced by its key; in the query, that is `key`."""
+KEYS = (*KEY_HEADERS, "key")
 HEADERS = re.compile(
     r"accept|content-type|user-agent|anthropic-(?:version|beta|dangerous-direct-browser-access)|openai-beta"
     r"|x-stainless-.*|x-app|x-goog-api-client|x-client-.*|originator|version|session[_-]id|conversation[_-]id"
@@ -245,6 +246,9 @@ class Relay:
         ]
         url = httpx.URL(self._origin, path=path, query=urlencode(query).encode() or None)
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
+        given = [value for name, value in (*sent, *parse_qsl(scope["query_string"].decode("latin-1"))) if name in KEYS]
+        if self._keys and not any(stand_in in value for value in given for stand_in in self._keys):
+            raise RequestRejectedError(401, "it does not have the key that the agent was given")
         return self._http.build_request(
             scope["method"], url, headers=[*headers, (b"accept-encoding", b"identity")], content=content
         )

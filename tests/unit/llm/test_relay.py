@@ -272,7 +272,8 @@ def test_an_agent_that_hangs_up_early_is_charged_all_the_same(relay: RelayProces
     provider.answer = slowly
     body = b'{"model": "a-model"}'
     with socket.create_connection(("127.0.0.1", relay.port)) as client:
-        head = f"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        key = f"X-Api-Key: {STAND_IN}\r\n"
+        head = f"POST /api/v1/chat/completions HTTP/1.1\r\nHost: x\r\n{key}Content-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         wait_for(lambda: provider.asked, 30)
     use = seen(run, 1)
@@ -424,7 +425,7 @@ def test_a_key_named_twice_is_judged_as_it_is_sent(relay: RelayProcess, provider
     body = b'{"model": "driver", "model": "other", "tools": [], "tools": [{"type": "web_search"}]}'
     url = f"http://127.0.0.1:{relay.port}/api/v1/responses"
     assert httpx.post(url, content=body, timeout=60).status_code == 403
-    httpx.post(url, content=body.replace(b'[{"type": "web_search"}]', b"[]"), timeout=60)
+    httpx.post(url, content=body.replace(b'[{"type": "web_search"}]', b"[]"), headers={"api-key": STAND_IN}, timeout=60)
     [(_, _, sent)] = provider.asked
     assert json.loads(sent)["model"] == "other"
     use = seen(run, 2)
@@ -455,7 +456,8 @@ def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, p
 
 def test_a_header_of_any_bytes_is_passed_on_and_fills_no_log(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     url = f"http://127.0.0.1:{relay.port}/api/v1/messages"
-    assert httpx.post(url, json={}, headers={b"user-agent": b"\xe9"}, timeout=60, trust_env=False).status_code == 200
+    headers = {b"user-agent": b"\xe9", b"api-key": STAND_IN.encode()}
+    assert httpx.post(url, json={}, headers=headers, timeout=60, trust_env=False).status_code == 200
     with socket.create_connection(("127.0.0.1", relay.port)) as connection:
         connection.sendall(b"nonsense\r\n\r\n")
         assert b"400" in connection.recv(1000)
@@ -481,6 +483,14 @@ def test_a_stand_in_becomes_the_key_only_where_keys_are_read(relay: RelayProcess
     assert path == f"/api/v1/chat/completions?alt={STAND_IN}&key={KEY}"
     assert (sent["x-title"], sent["x-goog-api-key"]) == (STAND_IN, KEY)
     assert KEY.encode() not in body
+
+
+def test_a_request_with_another_key_is_the_agents_fault(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    url = f"http://127.0.0.1:{relay.port}/api/v1/chat/completions"
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        assert httpx.post(url, json={"model": "m"}, headers=headers, timeout=60, trust_env=False).status_code == 401
+    assert (provider.asked, seen(run, 2).refused) == ([], 2)
+    assert ending("crashed", 1, failed=failed_requests(run)).responsible == "agent"
 
 
 def test_no_answer_contains_the_key(relay: RelayProcess, provider: Any) -> None:
