@@ -54,7 +54,7 @@ def converted(gguf: Path, settings: Settings) -> Path:
         InfrastructureError: The checkpoint cannot be stored.
     """
     folder = converted_folder(gguf, settings)
-    with file_lock(folder.with_suffix(".lock"), f"another process converts {gguf.name}", LOCK_TIMEOUT_S):
+    with file_lock(folder.with_name(f"{folder.name}.lock"), f"another process converts {gguf.name}", LOCK_TIMEOUT_S):
         if folder.is_dir():
             return folder
         try:

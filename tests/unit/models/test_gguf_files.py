@@ -8,6 +8,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.models import gguf_files
 from a2rl.models.base_model import local_folder, reference_name, resolve_model
 from a2rl.models.checkpoint import weights_digest
 from a2rl.models.gguf_conversion import unsuitable
@@ -51,6 +52,18 @@ def test_a_gguf_file_is_converted_once(settings: Settings, tmp_path: Path) -> No
     assert (folder / "config.json").stat().st_mtime_ns == made
     assert reference_name(str(file)) == "small"
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}, "an agent's own user reads it"
+
+
+def test_names_that_differ_behind_a_dot_have_locks_of_their_own(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(_: Path, folder: Path, *rest: object) -> str:
+        folder.mkdir()
+        return ""
+
+    monkeypatch.setattr(gguf_files, "convert_apart", convert)
+    made = [gguf_files.converted(empty_gguf(tmp_path / f"small-1.{n}.gguf"), settings) for n in (5, 7)]
+    assert {path.name for path in made[0].parent.glob("*.lock")} == {f"{folder.name}.lock" for folder in made}
 
 
 @pytest.mark.parametrize(
