@@ -21,6 +21,7 @@ from a2rl.grading.adapters import merge_adapter
 from a2rl.grading.submission_checks import CheckedCopy, Requirements, check_apart, copy_submission
 from a2rl.grading.submission_queue import PendingSubmission, SubmissionQueue
 from a2rl.grading.submission_states import (
+    crash_mark,
     is_agent_at_work,
     mark_unneeded,
     open_receipts,
@@ -240,7 +241,7 @@ class Submissions:
     @contextmanager
     def _crash_mark(self, received: SubmissionReceived) -> Iterator[None]:
         """Counts the attempts to copy a submission in a file, which remains if the process crashes meanwhile."""
-        marks = self._run.checkpoints / f".attempts-{received.receipt}"
+        marks = crash_mark(self._run, received.receipt)
         try:
             if marks.exists() and marks.stat().st_size > MAX_CRASHES:
                 raise InvalidSubmissionError(

@@ -14,7 +14,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import machine_failure
 from a2rl.core.processes import MAX_RESTARTS, Child, check_stop
 from a2rl.core.settings import Settings
-from a2rl.grading.submission_states import open_receipts, ungraded
+from a2rl.grading.submission_states import forget_crashes, open_receipts, ungraded
 from a2rl.llm.keys import grader_keys, keys_message
 from a2rl.run.directory import RunDir
 
@@ -45,6 +45,7 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         self._module = module
         self._run, self._settings, self._now = run, settings, now
         self._restarts = 0
+        forget_crashes(run)
         self._listener = _listen(run.spec.grading_port)
         self._channel = -1
         self._process = self._start()

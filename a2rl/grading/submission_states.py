@@ -14,6 +14,7 @@ have looked at its weights. What could not be graded is kept, so that one can se
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.run.budget import format_duration
@@ -34,6 +35,17 @@ from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.ranking import best_among
 from a2rl.run.records import BaselineRecord
 from a2rl.run.spec import RunSpec
+
+
+def crash_mark(run: RunDir, receipt: int | str) -> Path:
+    """Returns the file that counts the attempts to copy a submission."""
+    return run.checkpoints / f".attempts-{receipt}"
+
+
+def forget_crashes(run: RunDir) -> None:
+    """Removes the counts of an earlier pipeline, whose service may have been stopped in the middle of a copy."""
+    for mark in run.checkpoints.glob(crash_mark(run, "*").name):
+        mark.unlink(missing_ok=True)
 
 
 def is_agent_at_work(entries: Iterable[Entry]) -> bool:

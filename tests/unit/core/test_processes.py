@@ -14,6 +14,7 @@ from a2rl.core.errors import InfrastructureError, last_words
 from a2rl.core.processes import Child, Reading, RestartedChild, read_apart, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.service_process import ServiceProcess
+from a2rl.grading.submission_states import crash_mark
 from a2rl.run.directory import RunDir
 from a2rl.sandbox import command
 from a2rl.sandbox.command import LineReader, LineWriter
@@ -74,6 +75,17 @@ def test_a_child_that_cannot_be_started_again_at_once_is_later(monkeypatch: pyte
     wait_for(lambda: restarted.child is not first)
     assert restarted.child.is_alive
     restarted.close(1.0)
+
+
+def test_each_pipeline_counts_the_crashes_of_its_own_service(settings: Settings, tmp_path: Path) -> None:
+    """A service that was stopped during a copy leaves a count, too."""
+    nowhere, run = dataclasses.replace(settings, root=settings.root / "nowhere"), RunDir.create(tmp_path, spec())
+    mark = crash_mark(run, 1)
+    mark.parent.mkdir(exist_ok=True)
+    mark.write_bytes(b"...")
+    with pytest.raises(InfrastructureError, match="cannot start the grading service"):
+        ServiceProcess(run, nowhere)
+    assert not mark.exists()
 
 
 def test_a_process_that_cannot_be_started_is_a_machine_failure(settings: Settings, tmp_path: Path) -> None:
