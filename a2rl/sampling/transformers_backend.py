@@ -143,7 +143,9 @@ class TransformersSampler(Sampler):
     def _completion(self, turn: Turn, written: Written, params: SamplingParams) -> Completion:
         # Decoded behind the end of its prompt: some tokenizers drop a leading space at the beginning of a text.
         before = turn.tokens[-DECODED_BEFORE:]
-        text = _text(self._tokenizer, before + written.tokens)[len(_text(self._tokenizer, before)) :]
+        # Not every end token is special to the tokenizer.
+        answer = written.tokens[:-1] if self._eos.intersection(written.tokens[-1:]) else written.tokens
+        text = _text(self._tokenizer, before + answer)[len(_text(self._tokenizer, before)) :]
         starts = [(text.find(string) + len(string), text.find(string)) for string in params.stop if string in text]
         # The one that ends first: what a reader of single characters, and vLLM, would stop at.
         _, end = min(starts, default=(0, len(text)))
