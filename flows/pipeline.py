@@ -290,7 +290,7 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
 def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> Mirrors:
     """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
     mlflow, ours = Mirror(tracker.sync, tracker.store.alive_at), {run.id for run in runs}
-    mlflow.catch_up(run for run in left_behind(settings.runs) if run.id not in ours)
+    mlflow.catch_up(run for run in left_behind(settings) if run.id not in ours)
     followers = [mlflow]
     params = load_params(settings.root).anchor
     if params.is_used:

@@ -23,7 +23,7 @@ from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.gpu_share import allocated_gpus
-from a2rl.run.owner import owned
+from a2rl.run.owner import owned, require_made_here
 from a2rl.run.records import STAGES
 from a2rl.task_api.data import prepare_data
 
@@ -82,6 +82,7 @@ def _run_stage_of_run(arguments: argparse.Namespace, settings: Settings) -> str:
     module = import_module(f"stages.{arguments.stage}")
     stage: Callable[[RunDir, Settings], Record] = getattr(module, arguments.stage)
     run = RunDir(settings.runs / arguments.run)
+    require_made_here([run], settings)
     with owned(run), allocated_gpus(run, settings) if arguments.stage in ON_GPUS else nullcontext():
         return stage(run, settings).model_dump_json(indent=2)
 

@@ -273,7 +273,7 @@ def show_list(found: Iterable[ListedRun]) -> None:
     numbers = [column.title for column in COLUMNS if column.is_number]
     print_table(titles, [_row(each) for each in listed], right=numbers)
     for each in listed:
-        if late := MLFLOW_NOTE.read(each.run):
+        if each.facts and (late := MLFLOW_NOTE.read(each.run)):
             say(late, style="yellow")
 
 

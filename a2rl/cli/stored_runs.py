@@ -1,6 +1,7 @@
 """`a2rl runs`, `a2rl report`, `a2rl verify`, `a2rl outputs`, `a2rl compare` and `a2rl label`: what was run before, and
 a closer look at what runs did and what their models wrote."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,18 @@ PublicKey = Annotated[
 ]
 
 
+def run_name(run_id: str, settings: Settings) -> str:
+    """Returns the id of a run of this checkout, given the id or the path of its directory.
+
+    Raises:
+        UsageError: The path is not that of a run in this checkout.
+    """
+    path = Path(run_id)
+    if os.sep in run_id and path.resolve().parent != settings.runs.resolve():
+        raise UsageError(f"{run_id} is not a run of this checkout, whose runs are in {settings.runs}")
+    return path.name
+
+
 def find_run(run_id: str, settings: Settings) -> RunDir:
     """Returns a run, given its id or the path of its directory.
 
@@ -37,7 +50,7 @@ def find_run(run_id: str, settings: Settings) -> RunDir:
         UsageError: There is no such run.
         IntegrityError: Its directory has links, pipes or devices.
     """
-    name = Path(run_id).name
+    name = run_name(run_id, settings)
     if not (settings.runs / name / "spec.json").is_file():
         raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
     found = RunDir(settings.runs / name)

@@ -4,14 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from a2rl.cli.console import print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, finite
-from a2rl.cli.stored_runs import find_run
+from a2rl.cli.stored_runs import find_run, run_name
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
@@ -156,7 +155,7 @@ def find_or_fetch(run_id: str, settings: Settings) -> RunDir:
     from a2rl.cluster.holding import Cluster
 
     if (cluster := Cluster.of(settings)) is not None:
-        name = Path(run_id).name
+        name = run_name(run_id, settings)
         row = cluster.claims.row(name)
         if row is not None and (row.live or row.done):
             raise taken(row)

@@ -179,7 +179,7 @@ class Child:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.is_alive:
             with contextlib.suppress(httpx.HTTPError):
-                httpx.get(f"{url}/health", timeout=timeout_s).raise_for_status()
+                httpx.get(f"{url}/health", timeout=min(2.0, timeout_s)).raise_for_status()
                 return True
             time.sleep(0.05)
         return False

@@ -150,9 +150,9 @@ class Attempts:
                 run.ledger.append(started)
                 close_attempt(run, attempt.number, command)
                 return
-            run.clock.start()
-            run.ledger.append(started)
+            run.ledger.append(started)  # before the clock starts: a clock that runs without an attempt is never stopped
             try:
+                run.clock.start()
                 end = self._run_processes(command, attempt)
             except BaseException as error:  # including KeyboardInterrupt: the attempt must be closed in any case
                 _close_after(run, attempt.number, error)

@@ -125,9 +125,8 @@ class RemainingTime:
             A2rlError: The ledger or the clock file cannot be used; the next call catches up.
         """
         self._notice_gap()
-        before, self._last = self._last, self._sample()
-        gap_s, self._gap_s = self._gap_s, 0.0
-        new = self._run.ledger.entries(after=self._last_entry)
+        new = self._run.ledger.entries(after=self._last_entry)  # may take long, or fail: nothing has changed before it
+        before, self._last, gap_s = self._last, self._sample(), self._gap_s
         if before is not None and self._last is not None:
             start_s, end_s = before[0], self._last[0]
             stood_still = gap_s > 0 and self._last[1].cpu_s - before[1].cpu_s < IDLE_SHARE * gap_s
@@ -137,6 +136,7 @@ class RemainingTime:
         else:
             at_s = self._elapsed()
             self._refund.tick(at_s, at_s, True, new)
+        self._gap_s -= gap_s
         self._last_entry = new[-1].seq if new else self._last_entry
         self._refunded_s = refund_s(self._state.model_copy(update={"refunded_s": self._refund.seconds}))
         self._run.clock.heartbeat(self._refund.seconds, self._stood_still_s)

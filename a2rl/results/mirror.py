@@ -8,11 +8,12 @@ Only the newest state of a run is mirrored, so there is no queue that could grow
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 from a2rl.anchor.follower import BehindNote
 from a2rl.core.errors import A2rlError
+from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
+from a2rl.run.owner import require_made_here
 
 PAUSE_S = (5.0, 15.0, 60.0)
 """The pauses after one failure, after two, and after more, in seconds."""
@@ -145,7 +146,14 @@ class Mirrors:
             each.join()
 
 
-def left_behind(runs: Path) -> Iterator[RunDir]:
-    """Yields the runs below a folder of which MLflow lacks something."""
-    for mark in sorted(runs.glob(f"*/logs/{MLFLOW_NOTE.file}")):
-        yield RunDir(mark.parents[1])
+def left_behind(settings: Settings) -> Iterator[RunDir]:
+    """Yields the runs of this checkout of which MLflow lacks something. Those that were made elsewhere are left alone:
+    what looks like a file there may lead anywhere."""
+    for mark in sorted(settings.runs.glob(f"*/logs/{MLFLOW_NOTE.file}")):
+        run = RunDir(mark.parents[1])
+        try:
+            run.check_plain()
+            require_made_here([run], settings)
+        except (A2rlError, OSError):
+            continue
+        yield run

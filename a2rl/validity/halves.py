@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FALSE_FLAGS = 0.002
 """The probability that an honest run is flagged, at most."""
-DIVISIONS, MOST_DIVISIONS, PER_TRY = 20_000, 200_000, 4_000
+DIVISIONS, MOST_DIVISIONS, PER_TRY = 20_000, 10_000_000, 4_000
 """Divisions that are compared with the real one, which is one of them: more for an agent that tried more often."""
 AT_ONCE = 1000
 FEW = 20

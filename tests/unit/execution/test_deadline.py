@@ -19,6 +19,7 @@ from a2rl.execution.deadline import RemainingTime, WatchResult, watch
 from a2rl.grading.service_process import ServiceProcess
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import Graded, SubmissionAccepted
+from a2rl.run.ledger import Ledger
 from a2rl.sandbox.command import AgentExit
 from a2rl.sandbox.storage import FULL
 from a2rl.scoring.score import summarise
@@ -157,6 +158,23 @@ def test_a_machine_that_stands_still_costs_nothing(scene: Scene) -> None:
     assert scene.meter.left_s() == pytest.approx(80, abs=0.5)
     assert scene.run.clock.read_state().stood_still_s == pytest.approx(600, abs=0.5)
     assert scene.run.clock.allowed_s() == pytest.approx(700, abs=0.5)
+
+
+def test_a_standstill_is_not_lost_if_the_ledger_cannot_be_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_meanwhile = []
+
+    def locked(*_: object, **__: int) -> None:
+        left_meanwhile.append(scene.meter.left_s())
+        raise InfrastructureError("database is locked")
+
+    scene.passes(10)
+    scene.now_s += 600
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "entries", locked)
+        with pytest.raises(InfrastructureError, match="locked"):
+            scene.meter.update()
+    scene.passes(10)
+    assert [*left_meanwhile, scene.meter.left_s()] == [pytest.approx(90, abs=0.5), pytest.approx(80, abs=0.5)]
 
 
 def test_a_standstill_while_waiting_for_a_grade_is_refunded_once(scene: Scene) -> None:

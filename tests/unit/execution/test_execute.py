@@ -21,8 +21,9 @@ from a2rl.execution.compute import GpuWatch
 from a2rl.execution.observer import TranscriptSummary
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, AgentStarted, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.events import AgentEnded, AgentStarted, Event, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.run.gpu_share import allocated_gpus
+from a2rl.run.ledger import Ledger
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
 from a2rl.scoring.score import summarise
@@ -130,6 +131,22 @@ def test_a_disk_that_is_full_is_not_the_agents_doing(
     with pytest.raises(InfrastructureError, match="no room"):
         execute(run, settings)
     assert run.ledger.events(AgentStarted) == []
+
+
+def test_the_clock_does_not_run_before_the_ledger_has_the_start(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, append = work("true\n"), Ledger.append
+
+    def refuses(ledger: Ledger, event: Event) -> object:
+        if isinstance(event, AgentStarted):
+            raise InfrastructureError("no room")
+        return append(ledger, event)
+
+    monkeypatch.setattr(Ledger, "append", refuses)
+    with pytest.raises(InfrastructureError, match="no room"):
+        execute(run, settings)
+    assert run.clock.read_state().running_since is None
 
 
 def test_a_killed_supervisor_closes_the_attempt_as_lost(work: Callable[..., RunDir], settings: Settings) -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import sqlite3
 import tarfile
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +21,10 @@ from a2rl.cli.stored_runs import find_run
 from a2rl.cli.watching import Watcher
 from a2rl.cluster.copies import CopyManifest, ObjectStore, blob_key, entry_key, entry_object, read_manifest
 from a2rl.cluster.restore import fetch_results
-from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
-from a2rl.results.mirror import MLFLOW_NOTE
+from a2rl.results.mirror import MLFLOW_NOTE, left_behind
 from a2rl.results.report.page import write_report
 from a2rl.results.suite.files import runs_of
 from a2rl.results.suite.run_summary import summaries
@@ -31,6 +32,8 @@ from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.ledger import Ledger
+from a2rl.run.owner import trust
+from stages.__main__ import _run_stage_of_run
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.bundles import HANGS, MORE_ROWS, VIEW, database, journal_that_deletes
 from tests.run_maker import Finished, finished_run
@@ -193,6 +196,8 @@ HOSTILE: dict[str, Callable[[Sent], object]] = {
     "a result without end": lambda sent: sent.run.record_path("grade").write_text(
         re.sub(r'"improvement": [-\d.]+', '"improvement": Infinity', sent.run.record_path("grade").read_text())
     ),
+    "a note that is a link": _is_link(f"logs/{MLFLOW_NOTE.file}"),
+    "a note that is a pipe": _is_pipe(f"logs/{MLFLOW_NOTE.file}"),
     "a note that is no text": _is_no_text(f"logs/{MLFLOW_NOTE.file}"),
     "a refusal that is no text": _is_no_text("refused.txt", without="records/grade.json"),
     "settings of git that run a program": _has_settings_for_git,
@@ -201,6 +206,7 @@ HOSTILE: dict[str, Callable[[Sent], object]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, name: str) -> None:
+    trust(sent.run, sent.settings)
     HOSTILE[name](sent)
     before = {path for path in sent.victim.parent.iterdir() if path.name != "x.db"}
     is_sound = False
@@ -216,6 +222,8 @@ def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, nam
             except (A2rlError, FileNotFoundError):
                 continue
     show_list(list_runs(RunDir.all(sent.settings.runs)))
+    for behind in left_behind(sent.settings):
+        MLFLOW_NOTE.mark(behind, "It does not answer.")
     summaries(RunDir.all(sent.settings.runs))
     runs_of([sent.run.id], sent.settings)
     Watcher(sent.settings.runs, lambda _: True).look()
@@ -223,6 +231,19 @@ def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, nam
     assert not is_sound or "account" in name or "note" in name
     assert sent.victim.read_text() == "a thesis\n"
     assert {path for path in sent.victim.parent.iterdir() if path.name != "x.db"} == before
+
+
+def test_a_path_means_the_run_that_is_there(sent: Sent, tmp_path: Path) -> None:
+    assert find_run(str(sent.run.root), sent.settings).root == sent.run.root
+    for elsewhere in (tmp_path / sent.run.id, sent.run.root / sent.run.id):
+        with pytest.raises(UsageError, match="is not a run of this checkout"):
+            find_run(str(elsewhere), sent.settings)
+
+
+def test_no_stage_starts_a_run_that_was_made_elsewhere(sent: Sent) -> None:
+    for stage in ("setup", "baseline", "execute", "grade"):
+        with pytest.raises(UsageError, match="was not made in this checkout"):
+            _run_stage_of_run(Namespace(run=sent.run.id, stage=stage), sent.settings)
 
 
 def test_an_index_that_is_a_second_name_of_a_file_is_not_emptied(sent: Sent) -> None:

@@ -45,6 +45,11 @@ def test_equally_many_hard_items_in_both_halves_are_considered() -> None:
     assert found.p_public_better == 1.0
 
 
+def test_a_difference_beyond_chance_is_found_after_many_tries() -> None:
+    for tries in (1, 200, 1000):
+        assert compare_halves(results([1.0] * 60), results([0.0] * 60), tries).is_suspicious(tries)
+
+
 def test_the_smallest_p_value_is_that_of_the_real_division_alone() -> None:
     found = compare_halves(results([0.0] * 60), results([1.0] * 60))
     assert found.p_private_better == 1 / DIVISIONS
