@@ -33,6 +33,7 @@ from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.namespaces import may_mount
 from a2rl.sandbox.policy import contains_private_data, workspace_confinement
 from a2rl.sandbox.selection import reselect_sandbox
+from a2rl.sandbox.storage import bytes_below
 from a2rl.sandbox.users import NAME, assign_user, write_user_database
 
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
@@ -168,7 +169,7 @@ def agent_command(
         takes_messages=agent.messages is not None,
         secrets=known_secrets(),
         confinement=confinement,
-        resources=Resources.of_machine(run.workspace, settings.environ),
+        resources=Resources.of_machine(run.workspace, settings.environ, bytes_below([str(run.workspace)])),
         trace=str(run.logs / TRACE),
     )
 

@@ -47,19 +47,20 @@ class Resources(NamedTuple):
         return cls._make(fields)
 
     @classmethod
-    def of_machine(cls, folder: Path, environ: Mapping[str, str]) -> "Resources":
+    def of_machine(cls, folder: Path, environ: Mapping[str, str], used: int = 0) -> "Resources":
         """Returns what this machine can spare, or what the user set in VARIABLES.
 
         Args:
             folder: A folder on the disk that the agent writes to.
             environ: The user's environment; values that are not numbers are ignored.
+            used: The bytes on that disk that the agent already has, from an earlier start, and may keep.
         """
         memory, processes, cores, disk = (_number(environ.get(name, "")) for name in VARIABLES)
         return cls(
             memory=int(memory * GIB) if memory is not None else spare_memory(),
             processes=int(processes) if processes is not None else PROCESSES,
             cores=cores or 0.0,
-            disk=int(disk * GIB) if disk is not None else free_bytes(folder) // 2,
+            disk=int(disk * GIB) if disk is not None else used + free_bytes(folder) // 2,
         )
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from a2rl.core.settings import Settings
+from a2rl.linux import resources
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
@@ -140,3 +141,10 @@ def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path, tex
     assert found.processes == PROCESSES
     said = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "1.5", "A2RL_AGENT_CORES": "2"})
     assert (said.memory, said.cores) == (3 * GIB // 2, 2.0)
+
+
+def test_an_agent_that_goes_on_keeps_what_it_has_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "free_bytes", lambda _: 1 << 30)
+    first, second = (Resources.of_machine(tmp_path, {}, used) for used in (0, 3 << 30))
+    assert (first.disk, second.disk) == (1 << 29, (3 << 30) + (1 << 29))
+    assert Resources.of_machine(tmp_path, {"A2RL_AGENT_DISK_GIB": "2"}, 3 << 30).disk == 2 << 30
