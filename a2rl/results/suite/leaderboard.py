@@ -190,15 +190,22 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
         ci = runs[0].ci
     elif table:
         ci = mean_gain(table).ci
-    else:  # without common items, only the differences between runs are known
-        ci = _interval_over_runs([run.gain for run in runs])
+    elif not graded:
+        ci = Interval(0.0, 0.0)  # a run without a result counts as zero
+    else:  # without common items, only the differences between runs are known, and the intervals of each
+        ci = _interval_over_runs(runs)
     return Cell(stack, task, tuple(runs), gain, ci, table)
 
 
-def _interval_over_runs(gains: Sequence[float]) -> Interval:
+def _interval_over_runs(runs: Sequence[RunSummary]) -> Interval:
+    """Returns the interval of the mean. It is no narrower than the runs' own intervals make it: a few runs can have the
+    same gain by chance."""
+    gains, known = [run.gain for run in runs], [run.ci for run in runs if run.ci is not None]
     if len(gains) < 2:
         return Interval(-100.0, 100.0)
-    mean, reach = fmean(gains), student_quantile(0.025, len(gains) - 1) * sqrt(variance(gains) / len(gains))
+    between = student_quantile(0.025, len(gains) - 1) * sqrt(variance(gains) / len(gains))
+    within = sqrt(sum(((ci.high - ci.low) / 2) ** 2 for ci in known)) / len(gains)
+    mean, reach = fmean(gains), max(between, within)
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 
@@ -210,7 +217,7 @@ def _reversals(variant: str, cells: Sequence[Cell]) -> Iterator[Reversal]:
     compared: dict[tuple[str, str], dict[str, Comparison]] = {}
     for one, other in combinations(of_stack, 2):
         shared = [task for task in of_stack[one] if task in of_stack[other]]
-        found = {task: compare_cells(of_stack[other][task], of_stack[one][task]) for task in shared}
+        found = {task: _compare_repeated(of_stack[other][task], of_stack[one][task]) for task in shared}
         compared[one, other] = {task: each for task, each in found.items() if each is not None}
     corrected = holm({(*pair, task): each.p for pair, of_pair in compared.items() for task, each in of_pair.items()})
     for pair, of_pair in compared.items():
@@ -241,16 +248,28 @@ def _marked(cells: Sequence[Cell], reversals: Sequence[Reversal]) -> list[Cell]:
 
 def _is_better(one: Cell, other: Cell, comparisons: int) -> bool:
     """Returns whether one cell is better, with Bonferroni's correction for the comparisons with the best."""
-    found = compare_cells(other, one)
+    found = _compare_repeated(other, one)
     return found is not None and found.points > 0 and found.p * comparisons < SIGNIFICANT
+
+
+def _compare_repeated(one: Cell, other: Cell) -> Comparison | None:
+    """Compares cells for a mark: a single run does not show how much the runs of its stack differ."""
+    return compare_cells(one, other) if min(len(one.runs), len(other.runs)) > 1 else None
 
 
 def compare_cells(one: Cell, other: Cell) -> Comparison | None:
     """Returns the gain of `other` minus that of `one`; None if they were graded on different items."""
     digests = {run.items_digest for run in (*one.runs, *other.runs) if run.items_digest}
-    if not one.table or not other.table or len(digests) > 1:
+    tables = one.table or _nothing(one, other), other.table or _nothing(other, one)
+    if not all(tables) or len(digests) > 1:
         return None
-    return compare_agents(one.table, other.table)
+    return compare_agents(*tables)
+
+
+def _nothing(cell: Cell, other: Cell) -> tuple[tuple[float, ...], ...]:
+    """Returns gains of zero on the items of the other cell, if no run of this one has a result."""
+    has_result = any(run.final is not None for run in cell.runs)
+    return () if has_result or not other.table else ((0.0,) * len(other.table[0]),) * len(cell.runs)
 
 
 def mean_over(cells: Sequence[Cell]) -> tuple[float, Interval]:

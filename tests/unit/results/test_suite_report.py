@@ -14,7 +14,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
 from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_suite_report
-from a2rl.results.suite.leaderboard import boards, stack_names
+from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
 from a2rl.results.suite.run_summary import summaries, summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
@@ -50,6 +50,37 @@ def test_the_better_agent_leads_and_is_marked_on_each_task(settings: Settings) -
     assert first.ci.low < first.mean_gain < first.ci.high
     assert first.cost_usd == pytest.approx(6 * 2.5)
     assert first.tokens == 6_000_000
+
+
+def test_a_stack_without_a_result_has_zero_gains_on_the_same_items(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    tries = {"strong": (0.8, 4), "weak": (0.3, 4), "silent": (0.3, 0)}
+    for number, (agent, (skill, submissions)) in enumerate(tries.items()):
+        for seed in range(3):
+            simulate_run(settings, 10 * number + seed, skill=skill, submissions=submissions, agent=agent, seed=seed)
+    cells = {cell.stack: cell for cell in written(settings).cells}
+    assert [stack for stack, cell in cells.items() if cell.is_best] == ["strong"]
+    assert [stack for stack, cell in cells.items() if cell.is_worst] == ["silent"]
+    assert (cells["silent"].gain, tuple(cells["silent"].ci)) == (0.0, (0.0, 0.0))
+    [found] = compare_stacks("silent", "strong", summaries(RunDir.all(settings.runs)).runs)
+    assert found.difference == pytest.approx(cells["strong"].gain)
+
+
+def test_a_single_run_gets_no_mark(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    for number, (agent, skill) in enumerate({"strong": 0.9, "weak": 0.2}.items()):
+        simulate_run(settings, number, skill=skill, agent=agent)
+    assert not any(cell.is_best or cell.is_worst for cell in written(settings).cells)
+
+
+def test_runs_on_other_items_with_equal_gains_are_not_certain(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    runs = [simulate_run(settings, number, seed=number) for number in range(2)]
+    one, other = summaries(runs).runs
+    same = other.model_copy(update={"gain": one.gain, "items_digest": "another draw"})
+    [cell] = boards([one, same])[0].cells
+    assert one.ci is not None
+    assert cell.ci.high - cell.ci.low > (one.ci.high - one.ci.low) / 2
 
 
 def test_worst_stacks_and_rank_reversals_are_marked(tmp_path: Path) -> None:
