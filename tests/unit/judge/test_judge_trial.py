@@ -46,7 +46,6 @@ def check(params: JudgeParams, settings: Settings, key: str | None = "secret-key
         ("odd", UsageError, "refuses the request: the judge answered 400: Unsupported parameter:\\x1b[2J"),
         ("no-logprobs", UsageError, "gives no log probabilities"),
         ("chatty", UsageError, "does not answer in the form that weighted_alpaca_eval_gpt4_turbo asks for"),
-        ("nan-usage", UsageError, "does not answer in the form"),
         ("busy", InfrastructureError, "the judge answered 429"),
         ("broken", InfrastructureError, "the judge answered 500"),
         ("garbled", InfrastructureError, "not JSON"),
