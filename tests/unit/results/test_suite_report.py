@@ -52,7 +52,7 @@ def test_the_better_agent_leads_and_is_marked_on_each_task(settings: Settings) -
     assert first.tokens == 6_000_000
 
 
-def test_a_stack_without_a_result_has_zero_gains_on_the_same_items(tmp_path: Path) -> None:
+def test_a_stack_without_a_result_has_gains_of_zero(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     tries = {"strong": (0.8, 4), "weak": (0.3, 4), "silent": (0.3, 0)}
     for number, (agent, (skill, submissions)) in enumerate(tries.items()):
