@@ -125,7 +125,7 @@ class RemainingTime:
             A2rlError: The ledger or the clock file cannot be used; the next call catches up.
         """
         self._notice_gap()
-        new = self._run.ledger.entries(after=self._last_entry)  # may take long, or fail: nothing has changed before it
+        new = self._run.ledger.entries(after=self._last_entry)  # comes first, as it may take long or fail
         before, self._last, gap_s = self._last, self._sample(), self._gap_s
         if before is not None and self._last is not None:
             start_s, end_s = before[0], self._last[0]

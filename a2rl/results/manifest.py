@@ -154,12 +154,12 @@ def changed_files(run: RunDir, manifest: Manifest, below: str = "", absent: froz
     """
     present = {str(path) for path in files_of(run) if str(path).startswith(below)}
     named = {path for path in manifest.files if path.startswith(below)} - absent
-    here, listed = ({path for path in paths if not path.startswith(LAWFUL)} for paths in (present, named))
+    kept = [path for path in sorted(present) if not path.startswith(LAWFUL)]
     problems = [f"{path} is missing" for path in sorted(named - present) if not path.startswith(REPORT)]
-    problems += [f"{path} was added after the run had ended" for path in sorted(here - listed)]
+    problems += [f"{path} was added after the run had ended" for path in kept if path not in named]
     problems += [
         f"{path} was changed after the run had ended"
-        for path in sorted(listed & here)
-        if file_digest(run.root / path) != manifest.files[path]
+        for path in kept
+        if path in named and file_digest(run.root / path) != manifest.files[path]
     ]
     return problems

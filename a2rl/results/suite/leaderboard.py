@@ -28,7 +28,8 @@ PLAIN = ("driver", "mode", "model", "protocol")
 SIGNIFICANT = 0.05
 MARKS = (
     "*: better than every other stack on the task; †: worse than every other one; ⇅: part of a rank reversal, where of "
-    "two stacks one is better on one task and the other on another. All allow for the number of comparisons."
+    "two stacks one is better on one task and the other on another. All allow for the number of comparisons, and need "
+    "two runs of each stack."
 )
 MOST_RUNS = 32
 """The expected best is computed for at most this number of runs; of more, it hardly rises."""
