@@ -34,8 +34,9 @@ FAST_S = 0.003
 LIMIT_S = 0.5
 MEASURED_S = 0.1
 SHOWN = 10
-GROWTH = 8.0
-"""Four times the characters may take so many times as long: linear patterns take 4 times, quadratic ones 16."""
+LONGER = 16
+GROWTH = 64.0
+"""LONGER times the characters may take so many times as long: linear patterns take 16 times, quadratic ones 256."""
 GIVEN: dict[str, tuple[str, ...]] = {
     "a2rl/linux/gpus.py pattern": (r"model name\s*:\s*(.+)", r"Kernel Module(?: for \S+)?\s+(\d[\d.]*)"),
 }
@@ -99,7 +100,7 @@ class Slow(NamedTuple):
     pattern: Pattern
     seconds: float = 0.0
     growth: float = 1.0
-    """How many times as long four times the characters took."""
+    """How many times as long LONGER times the characters took."""
     method: str = ""
     bad: Bad = Bad("", "", "")
 
@@ -332,10 +333,10 @@ def _kinds(pattern: Pattern) -> set[str]:
 
 
 def _growth(pattern: Pattern, method: str, bad: Bad) -> float:
-    """Returns how much longer four times the characters take, by the least of several measurements."""
+    """Returns how much longer LONGER times the characters take, by the least of several measurements."""
     if _seconds(pattern, method, bad.of(SIZE)) >= 0.8 * LIMIT_S:  # the timer is not exact
         return inf
-    times = [min(_cpu_s(pattern, method, bad.of(size)) for _ in range(2)) for size in (SIZE // 4, SIZE)]
+    times = [min(_cpu_s(pattern, method, bad.of(size)) for _ in range(2)) for size in (SIZE // LONGER, SIZE)]
     return times[1] / times[0]
 
 
