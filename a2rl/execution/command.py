@@ -169,7 +169,7 @@ def agent_command(
         takes_messages=agent.messages is not None,
         secrets=known_secrets(),
         confinement=confinement,
-        resources=Resources.of_machine(run.workspace, settings.environ, bytes_below([str(run.workspace)])),
+        resources=Resources.of_machine(run.workspace, settings.environ, bytes_below([str(run.workspace)]).used),
         trace=str(run.logs / TRACE),
     )
 

@@ -12,10 +12,9 @@ sizes of files are read: an agent that replaces a folder by a link during the wa
     ... the agent runs and ends ...
     left = memory.sweep()
 
-If an agent shares /dev/shm with other programs, `sweep` removes regular files that belong to the agent's user, did not
-exist before, and are not in use. If the agent runs as the pipeline's user, it also removes files that other programs of
-this user created in the meantime and closed, because nothing distinguishes them from the agent's. A supervisor inside a
-Landlock scope sees what programs outside of it have mapped, but not what they only have open, and removes that, too.
+If an agent shares /dev/shm with other programs, `sweep` finds regular files that belong to the agent's user, did not
+exist before, and are not in use. It removes them if the agent has a user of its own. Otherwise, it only reports them:
+nothing distinguishes them from files that other programs of the same user created in the meantime.
 Standard library only: the supervisor imports this module.
 """
 
@@ -29,11 +28,11 @@ from typing import NamedTuple
 
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
-from a2rl.linux.resources import free_bytes
 
 FULL = "the disk is full"
 MIN_FREE_BYTES = 256 << 20
-"""The free space that the pipeline needs to continue recording the run."""
+MIN_FREE_FILES = 2_000
+"""The free space and inodes that the pipeline needs to continue recording the run."""
 MEASURE_TIMEOUT_S = 5.0
 PAUSE_FACTOR = 50
 """The pause after a measurement, in multiples of the time that it took, unless the disk fills up."""
@@ -41,7 +40,11 @@ PLACE = Path("/dev/shm")
 
 
 class DiskWatch:
-    """Watches an agent's use of the disk; `check` is called about once a second."""
+    """Watches an agent's use of the disk; `check` is called about once a second.
+
+    If the agent's files cannot all be measured, it counts what the disk has lost since the agent started. Otherwise, a
+    folder without permissions, a path that is too long or too many files would hide what the agent uses.
+    """
 
     def __init__(self, folders: Iterable[str], limit: int) -> None:
         """Starts to watch.
@@ -51,79 +54,102 @@ class DiskWatch:
             limit: The limit in bytes; 0: none.
         """
         self._folders, self._limit = list(folders), limit
-        self._free = free_bytes(Path(self._folders[0]))
-        self._has_room = self._free > 2 * MIN_FREE_BYTES
+        self._free, free_files = _free(self._folders[0])
+        self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used
+        self._has_room, self._has_files = self._free > 2 * MIN_FREE_BYTES, free_files > 2 * MIN_FREE_FILES
         self._next = 0.0
 
     def check(self, processes: Iterable[int]) -> str:
         """Returns why the agent has to be ended, or an empty text."""
         try:
-            free = free_bytes(Path(self._folders[0]))
+            free, free_files = _free(self._folders[0])
         except OSError:
             return ""
-        if self._has_room and free < MIN_FREE_BYTES:
+        if (self._has_room and free < MIN_FREE_BYTES) or (self._has_files and free_files < MIN_FREE_FILES):
             return FULL
         now = time.monotonic()
         if not self._limit or (now < self._next and self._free - free < self._limit // 8):
             return ""
-        used = bytes_below(self._folders) + removed_bytes(processes)
+        below, removed = bytes_below(self._folders), removed_bytes(processes)
         self._free, self._next = free, time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
+        used = below.used + removed.used
+        if not (below.is_complete and removed.is_complete):
+            used = max(used, self._used_at_start + self._free_at_start - free)
         if used <= self._limit:
             return ""
         return f"its files take {used / 2**30:.1f} GiB, more than {self._limit / 2**30:.1f}"
 
 
-def bytes_below(folders: Iterable[str]) -> int:
-    """Returns the bytes on disk of all files in folders, counting each file once, within MEASURE_TIMEOUT_S."""
-    queue, used, end = list(folders), 0, time.monotonic() + MEASURE_TIMEOUT_S
+def _free(folder: str) -> tuple[int, int]:
+    """Returns the free bytes and inodes of a folder's disk; some file systems have no limit of inodes."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else 1 << 62
+
+
+class Measured(NamedTuple):
+    """The bytes that files take on the disk."""
+
+    used: int
+    is_complete: bool
+    """Whether all files were seen."""
+
+
+def bytes_below(folders: Iterable[str]) -> Measured:
+    """Measures all files in folders, counting each file once, within MEASURE_TIMEOUT_S."""
+    queue, used, end, is_complete = list(folders), 0, time.monotonic() + MEASURE_TIMEOUT_S, True
     seen: set[tuple[int, int]] = set()
     while queue and time.monotonic() < end:
         path = queue.pop()
-        for name, status in _entries(path):
-            if stat.S_ISDIR(status.st_mode):
-                queue.append(os.path.join(path, name))  # noqa: PTH118 - names of any kind
-            elif status.st_nlink == 1 or (status.st_dev, status.st_ino) not in seen:
-                used += 512 * status.st_blocks
-                if status.st_nlink > 1:
-                    seen.add((status.st_dev, status.st_ino))
-    return used
+        try:
+            for name, status in _entries(path):
+                if stat.S_ISDIR(status.st_mode):
+                    queue.append(os.path.join(path, name))  # noqa: PTH118 - names of any kind
+                elif status.st_nlink == 1 or (status.st_dev, status.st_ino) not in seen:
+                    used += 512 * status.st_blocks
+                    if status.st_nlink > 1:
+                        seen.add((status.st_dev, status.st_ino))
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # it was removed or replaced in the meantime
+        except OSError:
+            is_complete = False
+    return Measured(used, is_complete and not queue)
 
 
 def _entries(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    with contextlib.suppress(OSError):
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):  # it was removed in the meantime
-                        yield entry.name, entry.stat(follow_symlinks=False)
-        finally:
-            os.close(folder)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was removed in the meantime
+                    yield entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(folder)
 
 
-def removed_bytes(processes: Iterable[int]) -> int:
-    """Returns the bytes on disk of removed files that these processes still have open, within MEASURE_TIMEOUT_S."""
+def removed_bytes(processes: Iterable[int]) -> Measured:
+    """Measures removed files that these processes still have open, within MEASURE_TIMEOUT_S."""
     used, seen, end = 0, set[tuple[int, int]](), time.monotonic() + MEASURE_TIMEOUT_S
     for pid in processes:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
             for file in files:
                 if time.monotonic() > end:  # an agent can open the same file millions of times
-                    return used
+                    return Measured(used, is_complete=False)
                 with contextlib.suppress(OSError):
                     status = file.stat()
                     key = (status.st_dev, status.st_ino)
                     if stat.S_ISREG(status.st_mode) and not status.st_nlink and key not in seen:
                         seen.add(key)
                         used += 512 * status.st_blocks
-    return used
+    return Measured(used, is_complete=True)
 
 
-class RemovedFile(NamedTuple):
-    """A file that was removed."""
+class LeftFile(NamedTuple):
+    """A file that an agent left."""
 
     name: str
     """The name, made printable."""
     size: int
+    is_removed: bool
 
 
 class SharedMemory(NamedTuple):
@@ -135,7 +161,7 @@ class SharedMemory(NamedTuple):
     shared: bool
 
     @classmethod
-    def before(cls, user: int, shared: bool, place: Path = PLACE) -> "SharedMemory":
+    def before(cls, user: int, *, shared: bool, place: Path = PLACE) -> "SharedMemory":
         """Records the existing files.
 
         Args:
@@ -143,25 +169,28 @@ class SharedMemory(NamedTuple):
         """
         return cls(user, frozenset(found for _, found, _ in _files(place, user)) if shared else frozenset(), shared)
 
-    def sweep(self, place: Path = PLACE) -> list[RemovedFile]:
-        """Removes the files that the agent left; returns them."""
+    def sweep(self, place: Path = PLACE) -> list[LeftFile]:
+        """Finds the files that the agent left, and removes them if only the agent can have made them."""
         if not self.shared:
             return []
+        is_alone = self.user != os.geteuid()
         candidates = [(name, found, size) for name, found, size in _files(place, self.user) if found not in self.known]
         used, left = _in_use(place) if candidates else set(), []
         for name, found, size in candidates:
             if found not in used:
                 with contextlib.suppress(OSError):
-                    (place / name).unlink()
-                    left.append(RemovedFile(ascii(name)[1:-1], size))
+                    if is_alone:
+                        (place / name).unlink()
+                    left.append(LeftFile(ascii(name)[1:-1], size, is_alone))
         return left
 
 
-def log_removed_files(left: list[RemovedFile], log: Path) -> None:
-    """Writes a line for each removed file to the agent's log."""
+def log_left_files(left: list[LeftFile], log: Path) -> None:
+    """Writes a line for each file to the agent's log."""
     with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-        for name, size in left[:100]:
-            file.write(f"[a2rl: left in /dev/shm and removed: {printable(scrub(name))}, {size} bytes]\n")
+        for name, size, is_removed in left[:100]:
+            what = "left in /dev/shm and removed" if is_removed else "new in /dev/shm, perhaps of another program"
+            file.write(f"[a2rl: {what}: {printable(scrub(name))}, {size} bytes]\n")
 
 
 def _files(place: Path, user: int) -> Iterator[tuple[str, int, int]]:

@@ -38,7 +38,7 @@ from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
 from a2rl.sandbox.command import AgentCommand, AgentExit, LineReader, LineWriter
 from a2rl.sandbox.launch import Launch, NotConfinedError
-from a2rl.sandbox.storage import DiskWatch, SharedMemory, log_removed_files
+from a2rl.sandbox.storage import DiskWatch, SharedMemory, log_left_files
 
 OUTPUT_TIMEOUT_S = 5.0
 GRACE_S = 2.0
@@ -157,7 +157,7 @@ def guard(command: AgentCommand, inbox: FileIO) -> None:
         tree.become_subreaper()
         own = terminator._replace(enclosed=_encloses(command))
         ended = Supervision(command, inbox.fileno(), own, watched, files).run()
-        log_removed_files(memory.sweep(), Path(command.log))
+        log_left_files(memory.sweep(), Path(command.log))
         _report(command, ended)
         os._exit(0)
     os.close(watched)
@@ -165,7 +165,7 @@ def guard(command: AgentCommand, inbox: FileIO) -> None:
     _, status = os.waitpid(child, 0)
     if status:
         ending = terminator.end(grace_s=0)
-        log_removed_files(memory.sweep(), Path(command.log))
+        log_left_files(memory.sweep(), Path(command.log))
         _report(command, AgentExit(-signal.SIGKILL, "", ending.killed, survivors=ending.survivors, lost=True))
 
 
@@ -184,7 +184,7 @@ def _shared_memory(command: AgentCommand) -> SharedMemory:
     """Records the machine's /dev/shm if the agent does not have its own."""
     limits = command.confinement
     shared = limits is not None and not (limits.devices or limits.bwrap)
-    return SharedMemory.before((limits.user if limits else 0) or os.geteuid(), shared)
+    return SharedMemory.before((limits.user if limits else 0) or os.geteuid(), shared=shared)
 
 
 def _report(command: AgentCommand, ended: AgentExit) -> None:

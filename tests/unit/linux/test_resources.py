@@ -16,7 +16,7 @@ from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
-from a2rl.sandbox.storage import bytes_below, removed_bytes
+from a2rl.sandbox.storage import DiskWatch, bytes_below, removed_bytes
 
 FORKS = """
 import os, time
@@ -114,9 +114,38 @@ def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     (folder / "link").symlink_to(tmp_path / "outside")
     (folder / os.fsdecode(b"a\xff")).write_bytes(bytes(8192))
     os.link(folder / os.fsdecode(b"a\xff"), folder / "a" / "again")
-    assert 8192 <= bytes_below([str(folder)]) < 2 * 8192
-    assert bytes_below([str(tmp_path / "none")]) == 0
-    assert removed_bytes([0, os.getpid()]) >= 0
+    assert 8192 <= bytes_below([str(folder)]).used < 2 * 8192
+    assert bytes_below([str(tmp_path / "none")]) == (0, True)
+    assert removed_bytes([0, os.getpid()]).used >= 0
+
+
+def hides_in_a_deep_folder(folder: Path) -> None:
+    here = os.open(folder, os.O_DIRECTORY)
+    for _ in range(25):
+        os.mkdir("x" * 200, dir_fd=here)
+        here, above = os.open("x" * 200, os.O_DIRECTORY, dir_fd=here), here
+        os.close(above)
+    file = os.open("large", os.O_WRONLY | os.O_CREAT, dir_fd=here)
+    os.write(file, bytes(1 << 20))
+    os.close(file)
+    os.close(here)
+
+
+def test_what_cannot_be_measured_counts_as_what_the_disk_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([50 << 30, 40 << 30, 20 << 30])
+    monkeypatch.setattr(storage, "_free", lambda _: (next(free), 1 << 20))
+    watch = DiskWatch([str(tmp_path)], 25 << 30)
+    hides_in_a_deep_folder(tmp_path)
+    assert not bytes_below([str(tmp_path)]).is_complete
+    assert watch.check([]) == ""
+    assert watch.check([]) == "its files take 30.0 GiB, more than 25.0"
+
+
+def test_an_agent_that_uses_up_the_inodes_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([10_000, 3_000, 1_000])
+    monkeypatch.setattr(storage, "_free", lambda _: (50 << 30, next(free)))
+    watch = DiskWatch([str(tmp_path)], 0)
+    assert [watch.check([]), watch.check([])] == ["", storage.FULL]
 
 
 def test_a_measurement_ends_however_many_files_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
