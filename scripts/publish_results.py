@@ -15,6 +15,7 @@ from a2rl.bundle.audit import open_bundle
 from a2rl.core.files import read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
+from a2rl.results.table import plain
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionReceived
 from a2rl.scoring.paired import compare
@@ -53,12 +54,12 @@ def _row(bundle: str, run: RunDir) -> str:
     report, spec = _read(run, "report/report.json"), _read(run, "spec.json")
     hardware = _read(run, "records/setup.json")["hardware"]
     cells = (
-        f"{report['task']} ({spec['variant']}, {report['final']['total']} private items)",
+        f"{report['task']} ({spec['variant']}{_private_items(report)})",
         spec["model"],
         f"{spec['budget_s'] / 60:.0f} min",
         _score(report["baseline"]),
         _score(report["final"]),
-        f"**{report['improvement']:+.1f}** [{report['improvement_ci'][0]:.1f}, {report['improvement_ci'][1]:.1f}]",
+        _gain(report),
         report["validity"],
         f"{hardware['cores']} cores, {hardware['processor']}",
         spec["git_commit"][:7],
@@ -67,7 +68,20 @@ def _row(bundle: str, run: RunDir) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _score(score: dict[str, Any]) -> str:
+def _private_items(report: dict[str, Any]) -> str:
+    return f", {report['final']['total']} private items" if report["final"] else ""
+
+
+def _gain(report: dict[str, Any]) -> str:
+    if report["improvement"] is None:
+        return "no result"
+    low, high = report["improvement_ci"]
+    return f"**{report['improvement']:+.1f}** [{low:.1f}, {high:.1f}]"
+
+
+def _score(score: dict[str, Any] | None) -> str:
+    if score is None or score["score"] is None:
+        return "no score"
     return f"{score['score']:.1f} [{score['ci'][0]:.1f}, {score['ci'][1]:.1f}]"
 
 
@@ -87,7 +101,7 @@ def _story(run: RunDir) -> str:
         assert change is not None, f"no item of submission {each['number']} was judged"
         cells = (
             f"{each['number']}",
-            methods[event.receipt],
+            plain(methods[event.receipt]),
             f"{each['elapsed_s'] / 60:.0f} min",
             _score(each),
             f"{change.points:+.1f} [{change.ci.low:.1f}, {change.ci.high:.1f}]",

@@ -20,7 +20,7 @@ from a2rl.run.failure import refusal
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import VERDICTS, BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.sandbox.isolation import Isolation
-from a2rl.validity.record import Validity, counted_gain, read_validity
+from a2rl.validity.record import Validity, counted, read_validity
 
 if TYPE_CHECKING:
     from a2rl.bundle.audit import Audit
@@ -38,6 +38,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
     base, ready = run.read("baseline", BaselineRecord), run.read("setup", SetupRecord)
     validity, compared = read_validity(run), comparability(run)
     private = graded.final if graded and spec.protocol == "strict" else None
+    counts = counted(run, graded)
     return {
         "run_id": spec.run_id,
         "task": spec.task,
@@ -51,9 +52,9 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "best": graded.public.score if graded and graded.public else None,
         "private": private.score if private else None,
         "improvement": graded.improvement if graded else None,
-        "gain": counted_gain(run, graded) if graded else None,
-        "cross_fitted": graded.cross_fitted if graded else None,
-        "ci": list(graded.improvement_ci) if graded and graded.improvement_ci else None,
+        "gain": counts.gain if graded else None,
+        "cross_fitted": counts.cross_fitted,
+        "ci": list(counts.ci) if counts.ci else None,
         "ended": executed.ended if executed else None,
         "why": executed.why if executed else "",
         "responsible": executed.responsible if executed else None,

@@ -26,7 +26,7 @@ from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Grad
 from a2rl.run.failure import refusal
 from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.run.spec import RunSpec
-from a2rl.validity.record import counted_gain
+from a2rl.validity.record import counted
 
 Phase = Literal["waiting", "baseline", "running", "grading", "done", "failed", "refused", "damaged"]
 ENDED: frozenset[Phase] = frozenset({"done", "failed", "refused", "damaged"})
@@ -100,7 +100,7 @@ class _Follower:
             submissions=len(self._submitted),
             tokens=seen.tokens or None,
             cost_usd=executed.cost_usd if executed else seen.cost_usd if seen.tokens else None,
-            gain=counted_gain(self.run, graded) if graded else None,
+            gain=counted(self.run, graded).gain if graded else None,
         )
 
     def _take(self, event: Event) -> None:

@@ -33,7 +33,7 @@ from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, cross_fi
 from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.catalog import load_grader
 from a2rl.task_api.contract import HeadlineGrader
-from a2rl.validity.record import counted_gain, read_validity
+from a2rl.validity.record import counted, read_validity
 
 
 class RunMetrics(StrictModel):
@@ -262,7 +262,7 @@ def sample_tag(run: RunDir) -> dict[str, str]:
 
 def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | None) -> dict[str, float]:
     """Returns the metrics of a run's final result."""
-    metrics: dict[str, float | None] = {"baseline": result.baseline.score, "gain": counted_gain(run, result)}
+    metrics: dict[str, float | None] = {"baseline": result.baseline.score, "gain": counted(run, result).gain}
     metrics |= run_metrics(run, run.ledger.entries()).model_dump()
     if executed is not None:
         metrics |= {"submissions": executed.submissions, "agent_seconds": executed.elapsed_s}

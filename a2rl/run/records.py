@@ -245,11 +245,6 @@ class GradeRecord(Record):
         """Whether this is the result, for good: only a stage that could not be finished is repeated."""
         return self.failed_stage is None
 
-    @property
-    def gain(self) -> float:
-        """The improvement as it counts in averages over runs: zero for a run without a result."""
-        return self.improvement or 0.0
-
 
 class ReportRecord(Record):
     """The location of the report."""

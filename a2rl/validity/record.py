@@ -17,6 +17,7 @@ from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import DrawRevealed, ValidityDecided
 from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.run.rules import rules
+from a2rl.scoring.means import Interval
 
 Level = Literal["void", "flag", "note"]
 """How much a finding weighs: it voids the result, casts doubt on it, or is only told."""
@@ -212,13 +213,29 @@ def has_result(graded: GradeRecord) -> bool:
     return graded.final is not None and graded.final.score is not None
 
 
-def counted_gain(run: RunDir, graded: GradeRecord) -> float:
-    """Returns a run's gain as it counts in averages over runs, in points.
+class Counted(NamedTuple):
+    """A run's gain as it counts in averages over runs, in points."""
+
+    gain: float = 0.0
+    ci: Interval | None = None
+    """Its 95% interval."""
+    cross_fitted: float | None = None
+    """The gain without the bias of choosing the best on the items that measure it."""
+    is_measured: bool = False
+    """Whether this is what was measured; otherwise, the run counts as zero."""
+
+
+def counted(run: RunDir, graded: GradeRecord | None) -> Counted:
+    """Returns the gain that counts.
 
     A run without a result counts as zero. So does one whose result is void, unless it is a loss: cheating never pays.
     """
+    if graded is None or not has_result(graded) or graded.improvement is None:
+        return Counted()
     validity = read_validity(run)
-    return min(0.0, graded.gain) if validity is not None and validity.word == "void" else graded.gain
+    if validity is not None and validity.word == "void" and graded.improvement > 0.0:
+        return Counted()
+    return Counted(graded.improvement, graded.improvement_ci, graded.cross_fitted, is_measured=True)
 
 
 def may_reveal(run: RunDir) -> bool:

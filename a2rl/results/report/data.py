@@ -26,7 +26,7 @@ from a2rl.run.records import VERDICTS, ExecuteRecord, GradeRecord, LlmUse, RunVe
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import TaskScore
-from a2rl.validity.record import counted_gain, read_validity
+from a2rl.validity.record import counted, read_validity
 
 
 class Submitted(FrozenModel):
@@ -143,7 +143,7 @@ def _result(run: RunDir, grade: GradeRecord | None, baseline: TaskScore) -> dict
         none = dict.fromkeys(("verdict", "final", "improvement", "improvement_ci", "cross_fitted"))
         return {**none, "reason": "", "baseline": baseline, "gain": 0.0, "selection": ""}
     same = ("verdict", "reason", "baseline", "final", "improvement", "improvement_ci", "cross_fitted")
-    known = {name: getattr(grade, name) for name in same} | {"gain": counted_gain(run, grade)}
+    known = {name: getattr(grade, name) for name in same} | {"gain": counted(run, grade).gain}
     return known | {"selection": selection_note(run) if grade.final else ""}
 
 

@@ -21,7 +21,7 @@ from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict
 from a2rl.run.spec import RunSettings
 from a2rl.scoring.means import Interval
-from a2rl.validity.record import Word, counted_gain, read_validity
+from a2rl.validity.record import Word, counted, read_validity
 
 STATE_FILES = (
     "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
@@ -163,8 +163,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
     labels, validity = labels_of(run), read_validity(run)
-    gain = counted_gain(run, graded) if graded else 0.0
-    counts = graded is not None and gain == graded.gain
+    counts = counted(run, graded)
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -174,9 +173,9 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         verdict=graded.verdict if graded else None,
         reason=graded.reason if graded else "",
         validity=validity.word if validity else None,
-        gain=gain,
-        ci=graded.improvement_ci if graded and counts else None,
-        cross_fitted=graded.cross_fitted if graded and counts else None,
+        gain=counts.gain,
+        ci=counts.ci,
+        cross_fitted=counts.cross_fitted,
         baseline=graded.baseline.score if graded else None,
         final=graded.final.score if graded and graded.final else None,
         public_baseline=next((event.public.score for event in events_of(entries, BaselineKnown)), None),
@@ -192,7 +191,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         metrics=run_metrics(run, entries),
         tries=tuple(_tries(run, entries)),
         items_digest=digest,
-        gains=gains if counts else (0.0,) * len(gains),
+        gains=gains if counts.is_measured else (0.0,) * len(gains),
     )
 
 

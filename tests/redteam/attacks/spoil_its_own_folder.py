@@ -43,4 +43,4 @@ def held(after):
     from a2rl.run.records import GradeRecord
 
     record = after.run.read("grade", GradeRecord)
-    return "" if record is not None and record.gain == 0 else f"the run has no result of zero: {record}"
+    return "" if record is not None and not record.improvement else f"the run has no result of zero: {record}"

@@ -72,7 +72,7 @@ def test_whatever_ends_a_stage_for_good_is_a_failed_run(
         run_stages(run, settings)
     assert len(str(told.value).splitlines()) == 1
     record = run.need("grade", GradeRecord)
-    assert (record.verdict, record.failed_stage, record.gain) == ("failed", "execute", 0.0)
+    assert (record.verdict, record.failed_stage, record.improvement) == ("failed", "execute", None)
     assert str(error) in record.reason
     assert [event.stage for event in run.ledger.events(Failed)] == ["execute"]
     assert records_problem(run) == ""
@@ -195,7 +195,7 @@ def test_processes_that_outlive_their_agent_leave_no_result(run: RunDir, setting
     run.ledger.append(ProcessesSurvived(attempt=1, processes=((4711, "a"), (4712, "b"))))
     end_agent(run)
     record = grade(run, settings)
-    assert (record.verdict, record.failed_stage, record.gain) == ("failed", None, 0.0)
+    assert (record.verdict, record.failed_stage, record.improvement) == ("failed", None, None)
     assert "4711" in record.reason
     assert records_problem(run) == ""
     write_report(run, settings)
@@ -225,7 +225,7 @@ def test_an_agent_that_could_not_be_started_is_a_failed_run(run: RunDir, setting
         submissions=0, refused=0,
     )  # fmt: skip
     run.write("execute", record)
-    assert (grade(run, settings).verdict, run.need("grade", GradeRecord).gain) == ("failed", 0.0)
+    assert (grade(run, settings).verdict, run.need("grade", GradeRecord).improvement) == ("failed", None)
     assert "no key" in run.need("grade", GradeRecord).reason
 
 

@@ -8,7 +8,7 @@ from a2rl.core.files import write_model
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import RunEvidence, run_checks
-from a2rl.validity.record import Checked, Finding, Level, counted_gain, decide, lower, read_validity
+from a2rl.validity.record import Checked, Counted, Finding, Level, counted, decide, lower, read_validity
 from stages.validity import validity
 from tests.run_maker import Finished, finished_run
 
@@ -63,22 +63,30 @@ def test_another_result_is_judged_anew(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "improvement", "counted"),
+    ("level", "improvement", "counts"),
     [("note", 9.0, 9.0), ("flag", 9.0, 9.0), ("void", 9.0, 0.0), ("void", -9.0, -9.0)],
 )
 def test_a_void_gain_counts_as_zero_and_a_void_loss_as_a_loss(
-    finished: Finished, level: Level, improvement: float, counted: float
+    finished: Finished, level: Level, improvement: float, counts: float
 ) -> None:
     graded = finished.run.need("grade", GradeRecord).model_copy(update={"improvement": improvement})
     write_model(finished.run.record_path("grade"), graded)
     decide(finished.run, checked(level), 0)
-    assert counted_gain(finished.run, graded) == counted
+    found = counted(finished.run, graded)
+    assert found.gain == counts
+    assert found.ci == (graded.improvement_ci if counts else None)
 
 
 def test_an_old_run_has_no_validity_and_keeps_its_gain(finished: Finished) -> None:
     graded = finished.run.need("grade", GradeRecord)
     assert read_validity(finished.run) is None
-    assert counted_gain(finished.run, graded) == graded.gain
+    assert counted(finished.run, graded).gain == graded.improvement
+
+
+@pytest.mark.parametrize("change", [{"final": None}, {"improvement": None}])
+def test_without_a_result_a_run_counts_as_zero(finished: Finished, change: dict[str, None]) -> None:
+    graded = finished.run.need("grade", GradeRecord).model_copy(update=change)
+    assert counted(finished.run, graded) == counted(finished.run, None) == Counted()
 
 
 def test_a_check_that_fails_is_a_flag_and_others_still_run(finished: Finished) -> None:
