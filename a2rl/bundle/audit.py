@@ -197,6 +197,9 @@ def _restore(run: RunDir, index: Index) -> None:
     lines.unlink()
     if CODE in index.files:
         packed = run.root / Path(CODE).name
-        import_history(packed, run.code)
+        try:
+            import_history(packed, run.code)
+        except IntegrityError as error:
+            raise UsageError(f"the history of the code in the bundle is damaged: {error}") from error
         packed.unlink()
     (run.root / OF_OTHERS).touch()

@@ -225,7 +225,9 @@ DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*(?:[:=]\s*)?['\"]?(?
 ERROR = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): ?(.*)|^(Killed|Segmentation fault)|out of memory", re.IGNORECASE
 )
-NO_REWARD = re.compile(r"['\"]?reward['\"]?\s*(?:[:=]\s*)?['\"]?(-?\d+(?:\.\d+)?)\b")
+REWARD = re.compile(
+    r"\breward['\"]?(?:\s*[:=])?\s{0,9}['\"]?(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)(?![\w.]|\s*/)", re.IGNORECASE
+)
 
 
 class Line(NamedTuple):
@@ -254,8 +256,7 @@ def signs_in(path: Path) -> LogSigns:
             errors.append(line)
         if diverged is None and DIVERGED.search(line.text):
             diverged = line
-        if found := NO_REWARD.search(line.text):
-            rewards.append((float(found[1]), line))
+        rewards += [(float(found), line) for found in REWARD.findall(line.text)]
     is_flat = len(rewards) >= 5 and all(value == 0 for value, _ in rewards)
     return LogSigns(errors[-20:], diverged, rewards[-1][1] if is_flat else None)
 

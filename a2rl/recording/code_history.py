@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure
 from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
@@ -141,12 +141,18 @@ def import_history(bundle: Path, repository: Path) -> None:
     """Makes a new repository from a git bundle, which may be hostile: git checks each object that it takes.
 
     Raises:
-        InfrastructureError: Git is missing, or the bundle is damaged.
+        IntegrityError: The bundle is damaged.
+        InfrastructureError: Git is missing or takes too long.
     """
     git = repository / ".git"
     _git(git, "init", "--quiet", "--template=", "--initial-branch=main", str(repository))
     options = ("--quiet", "--no-tags", "--update-head-ok")
-    _git(git, "-c", "transfer.fsckObjects=true", "fetch", *options, str(bundle), f"+{CODE}:{CODE}")
+    try:
+        _git(git, "-c", "transfer.fsckObjects=true", "fetch", *options, str(bundle), f"+{CODE}:{CODE}")
+    except InfrastructureError as error:
+        if isinstance(error.__cause__, subprocess.CalledProcessError):
+            raise IntegrityError(str(error)) from error
+        raise
 
 
 def _opened(code: Path) -> UntrustedFolder:
@@ -283,7 +289,8 @@ def run_git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> bytes
         raise InfrastructureError("git is not installed; install it and resume") from error
     except subprocess.SubprocessError as error:
         output = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
-        raise InfrastructureError(f"the agent's code history cannot be used: git {arguments[0]}: {output}") from error
+        name = next(each for each in arguments if not each.startswith("-") and "=" not in each)
+        raise InfrastructureError(f"the agent's code history cannot be used: git {name}: {output}") from error
 
 
 def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:

@@ -14,6 +14,7 @@ An honest run is flagged with a probability of at most FALSE_FLAGS; `python -m t
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from a2rl.core.errors import IntegrityError
 from a2rl.run.events import Graded
 from a2rl.scoring.score import ItemResult
 from a2rl.validity.checks import RunEvidence
@@ -56,8 +57,10 @@ def halves_agree(evidence: RunEvidence) -> Iterator[Finding]:
         return
     digest = evidence.best.submission.weights_digest
     public, private = evidence.items(digest, "public"), evidence.items(digest, "private")
-    if not public or not private:
+    if private is None:
         return
+    if public is None:
+        raise IntegrityError("the items of the result's public score are missing")
     graded = {entry.event.weights_digest: entry.seq for entry in evidence.entries if isinstance(entry.event, Graded)}
     found = compare_halves(public, private, len(graded))
     places = (

@@ -16,7 +16,7 @@ import pytest
 from a2rl.bundle.archive import MAX_BYTES, MAX_FILES, pack
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, NOT_DONE, SOUND, UNSOUND, Audit, audit
 from a2rl.bundle.confined import audit_bundle
-from a2rl.core.errors import A2rlError
+from a2rl.core.errors import A2rlError, UsageError
 from a2rl.judge.params import JudgeParams
 from a2rl.results.verify import Trust
 from a2rl.run.ledger import GENESIS, chain_hash
@@ -181,6 +181,12 @@ def test_a_hostile_bundle_loses_against_the_audit(reader: Reader, name: str) -> 
         said = str(refused)
     assert code == UNSOUND
     assert "\n" not in said
+
+
+def test_a_damaged_history_of_the_code_is_the_bundles_fault(reader: Reader) -> None:
+    edit = _with("run/code.bundle", b"# v2 git bundle\n" + b"\0" * 1000)(reader)
+    with pytest.raises(UsageError, match="history of the code in the bundle is damaged.*git fetch"):
+        reader.audit(edit)
 
 
 @pytest.mark.parametrize("gone", ["logs/agent.log", "trajectory.json", "twins/seed.txt"])

@@ -144,6 +144,17 @@ def test_a_log_shows_why_training_failed(scene: Scene) -> None:
     assert kinds == {"training_diverged": 7, "rollout_logic_wrong": 6}
 
 
+@pytest.mark.parametrize(
+    ("text", "flat"),
+    [("reward: 0", True), ("'reward': '0.0'", True), ("reward=-0.0e+00", True), ("mean reward .0", True),
+     ("reward: 1e-3", False), ("reward: 0.", True), ("reward 0/5", False), ("reward 0 then reward 0.5", False),
+     ("rewards: 0", False), ("reward: 0.0.1", False)],
+)  # fmt: skip
+def test_a_reward_is_flat_only_if_each_is_zero(tmp_path: Path, text: str, flat: bool) -> None:
+    (tmp_path / "log").write_text(f"{text}\n" * 5)
+    assert (run_labels.signs_in(tmp_path / "log").flat_reward is not None) == flat
+
+
 def test_lines_of_a_long_log_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_labels, "MAX_BYTES", 100)
     monkeypatch.setattr(run_labels, "BLOCK", 64)
