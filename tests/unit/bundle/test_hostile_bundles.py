@@ -185,7 +185,7 @@ def test_a_hostile_bundle_loses_against_the_audit(reader: Reader, name: str) -> 
 
 def test_a_damaged_history_of_the_code_is_the_bundles_fault(reader: Reader) -> None:
     edit = _with("run/code.bundle", b"# v2 git bundle\n" + b"\0" * 1000)(reader)
-    with pytest.raises(UsageError, match="history of the code in the bundle is damaged.*git fetch"):
+    with pytest.raises(UsageError, match=r"history of the code in the bundle is damaged.*git fetch"):
         reader.audit(edit)
 
 
