@@ -23,7 +23,10 @@ from a2rl.sampling import (
 
 T = TypeVar("T")
 REASONING_BEGINS, REASONING_ENDS = "<think>", "</think>"
-OURS = frozenset({"conversation", "messages", "tokenize", "add_generation_prompt", "return_dict", "return_tensors"})
+OURS = frozenset({
+    "conversation", "messages", "chat_template", "tokenize", "add_generation_prompt", "return_dict", "return_tensors",
+    "strftime_now",
+})  # fmt: skip
 """Arguments of `apply_chat_template` that are not the user's to choose."""
 
 

@@ -49,10 +49,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from a2rl.sampling import vllm_weights
+    from a2rl.sampling.decoder import conversation
 else:  # the folder of this file is not searched for modules, so that none of them can hide another one
-    _found = spec_from_file_location("vllm_weights", Path(__file__).with_name("vllm_weights.py"))
-    vllm_weights = module_from_spec(_found)
-    _found.loader.exec_module(vllm_weights)
+
+    def _beside(name):
+        found = spec_from_file_location(Path(name).stem, Path(__file__).parent / name)
+        module = module_from_spec(found)
+        found.loader.exec_module(module)
+        return module
+
+    vllm_weights, conversation = _beside("vllm_weights.py"), _beside("decoder/conversation.py")
 
 Json = dict[str, Any]
 GIB = 1 << 30
@@ -254,21 +260,10 @@ class Engine:
         return tokens[-room:] or [self._tokenizer.eos_token_id or 0]
 
     def _all_tokens(self, prompt: str | list[Json], chat_template_kwargs: Json) -> list[int]:
-        if isinstance(prompt, str):
-            tokens: list[int] = self._tokenizer(prompt)["input_ids"]
-        else:
-            tokens = self._tokenizer(self._render(prompt, chat_template_kwargs), add_special_tokens=False)["input_ids"]
-        return tokens
-
-    def _render(self, chat: list[Json], chat_template_kwargs: Json) -> str:
         from jinja2 import TemplateError
 
         try:
-            return str(
-                self._tokenizer.apply_chat_template(
-                    chat, tokenize=False, add_generation_prompt=True, **chat_template_kwargs
-                )
-            )
+            return conversation.prompt_tokens(self._tokenizer, prompt, chat_template_kwargs)
         except TemplateError as error:
             raise RequestError(f"the model's chat template refuses the chat: {error}") from error
 

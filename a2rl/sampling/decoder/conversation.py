@@ -13,6 +13,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+AS_OF = (
+    "{%- macro strftime_now(format) -%}{{ format|replace('%Y', '2024')|replace('%y', '24')|replace('%m', '07')"
+    "|replace('%B', 'July')|replace('%b', 'Jul')|replace('%d', '26')|replace('%A', 'Friday')|replace('%a', 'Fri')"
+    "|replace('%H', '12')|replace('%I', '12')|replace('%p', 'PM')|replace('%M', '00')|replace('%S', '00') }}"
+    "{%- endmacro -%}"
+)
+"""The date that chat templates which ask for it get, so that prompts are the same every day. The templates of Llama 3
+take this one where they cannot ask. transformers hands no function to a template, so this is a part of the template."""
 Chat = Sequence[Mapping[str, str]]
 """Messages with the keys `role` and `content`."""
 
@@ -167,6 +175,8 @@ def prompt_tokens(tokenizer: Any, prompt: str | Chat, template_kwargs: Mapping[s
     """
     if isinstance(prompt, str):
         return list(tokenizer(prompt)["input_ids"])
+    if "strftime_now" in str(tokenizer.chat_template):
+        template_kwargs = {"chat_template": AS_OF + tokenizer.get_chat_template(), **template_kwargs}
     text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True, **template_kwargs)
     # The template writes the special tokens itself.
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])

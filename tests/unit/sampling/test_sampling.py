@@ -27,6 +27,7 @@ from transformers import (
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.sampling import Conversation, Message, Sampler, SamplingParams, open_sampler, transformers_backend
+from a2rl.sampling.decoder.conversation import prompt_tokens
 from a2rl.sampling.decoder.engine import draw
 from a2rl.sampling.transformers_backend import TransformersSampler
 
@@ -259,6 +260,14 @@ def test_a_chat_template_is_given_its_own_arguments(sampler: TransformersSampler
     text = "<user>One apple.<assistant><think>"
     assert sampler.generate([chat], thinking) == sampler.generate([text], SamplingParams(max_new_tokens=8))
     assert sampler.room_after(chat, {"enable_thinking": True}) == sampler.room_after(text) < sampler.room_after(chat)
+
+
+def test_a_chat_template_gets_the_same_date_every_day(model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ strftime_now('%A, %d %b %Y') }} {{ messages[0].content }}")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    chat = [{"role": "user", "content": "Hi"}]
+    assert tokenizer.decode(prompt_tokens(tokenizer, chat)) == "Friday, 26 Jul 2024 Hi"
 
 
 def test_a_chat_that_the_template_refuses_is_a_usage_error(sampler: TransformersSampler) -> None:
