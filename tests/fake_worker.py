@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a2rl.grading.pool import OUT_OF_MEMORY
+from a2rl.grading.pool import OF_MACHINE, OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 
 working: list[int] = []
@@ -63,6 +63,12 @@ def out_of_memory(job: dict[str, Any]) -> None:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     say(exit_code=os.waitstatus_to_exitcode(status))
+
+
+def full_disk(job: dict[str, Any]) -> None:
+    failure = Path(job["result"]).with_suffix(".error")
+    failure.write_text("the disk is full")
+    say(exit_code=OF_MACHINE)
 
 
 def killed(job: dict[str, Any]) -> None:
@@ -124,6 +130,7 @@ DOES = {
     "stop": stop,
     "die": die,
     "die once": die_once,
+    "full disk": full_disk,
     "out of memory": out_of_memory,
     "killed": killed,
     "die on": die_on,

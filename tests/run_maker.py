@@ -15,12 +15,11 @@ import psutil
 import pytest
 import yaml
 
-from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.outputs import Output, Turn, outputs_path
-from a2rl.grading.pool import GraderPool
+from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.grading.receiving import SubmitRequest
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_queue import PendingSubmission
@@ -236,7 +235,7 @@ class FakePool:
         while self._waiting:
             job, future = self._waiting.pop(0)
             if self.failure:
-                future.set_exception(InfrastructureError(self.failure))
+                future.set_exception(GradingError(self.failure, 0.0))
                 continue
             ids = ids_of_job(job)
             result = grade_result(item_results(ids, right_answers(job.model, len(ids))), 0.5)

@@ -9,7 +9,7 @@ from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserEr
 from a2rl.core.files import file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.answers import KEPT
-from a2rl.grading.devices import DeviceLostError, devices_of
+from a2rl.grading.devices import devices_of
 from a2rl.grading.job import EngineChoice, GradeJob, GradeResult, ids_of_job
 from a2rl.grading.outputs import Progress, progress_path, read_progress
 from a2rl.grading.pool import GraderPool, GradingError, grade_now, named_devices
@@ -83,7 +83,7 @@ class Grades:
         self._waiting: dict[str, Future[Graded]] = {}
         """The checkpoints that wait for a grade, by digest."""
         self.lost: dict[str, str] = {}
-        """Why checkpoints cannot be graded for now, after the agent's end: what the machine has lost, by digest."""
+        """Why checkpoints cannot be graded for now, after the agent's end: how the machine has failed, by digest."""
 
     def waiting(self) -> frozenset[str]:
         """Returns the digests of the checkpoints that wait for a grade."""
@@ -153,8 +153,8 @@ class Grades:
         error, running = done.exception(), self._is_clock_running
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
-        if isinstance(error, DeviceLostError) and not running:
-            raise error  # what the machine has lost is no verdict on the checkpoint
+        if error is not None and not running and _is_of_machine(error):
+            raise error  # that is no verdict on the checkpoint
         if running and error is None and judge_failed(job, done.result()):
             error = GradingError(done.result().score.reason, done.result().score.seconds)
             job.result.unlink(missing_ok=True)  # the judgements that succeeded are cached, so they cost nothing again
@@ -182,6 +182,11 @@ class Grades:
             GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason, seconds=seconds)
         )
         return InfrastructureError(f"grading failed: {reason}; {KEPT}")
+
+
+def _is_of_machine(error: BaseException) -> bool:
+    """Whether the machine certainly was the reason, such as a full disk, a lost GPU or a worker that did not start."""
+    return error.is_of_machine if isinstance(error, GradingError) else isinstance(error, InfrastructureError)
 
 
 def judge_failed(job: GradeJob, result: GradeResult) -> bool:

@@ -36,8 +36,8 @@ from a2rl.llm.keys import grader_keys, keys_message
 WORKER = "a2rl.grading.worker"
 START_TIMEOUT_S = 300.0
 """This is enough for loading torch on a busy machine."""
-OUT_OF_MEMORY = 71
-"""The exit code of a job's process that could not get the memory that it needed."""
+OUT_OF_MEMORY, OF_MACHINE = 71, 74
+"""The exit codes of a job's process that could not get the memory that it needed, and of one whose machine failed."""
 Message = dict[str, int]
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
 MAX_JUDGING = 4
@@ -51,12 +51,22 @@ MEMORY_ATTEMPTS = 10
 class GradingError(InfrastructureError):
     """A job could not be graded on this machine."""
 
-    def __init__(self, reason: str, seconds: float, *, attempts: int = 1) -> None:
+    def __init__(self, reason: str, seconds: float, *, attempts: int = 1, is_of_machine: bool = False) -> None:
         super().__init__(reason)
         self.seconds = seconds
         """Seconds of grading that the failed attempts used."""
         self.attempts = attempts
         """How many times a job is tried that fails in this way; once if another attempt would fail as well."""
+        self.is_of_machine = is_of_machine
+        """Whether the machine certainly was the reason, so that this says nothing about the checkpoint."""
+
+
+class _Failure(NamedTuple):
+    """Why an attempt gave no result; see `GradingError`."""
+
+    reason: str = "the grader left no result"
+    attempts: int = 1
+    is_of_machine: bool = False
 
 
 def failure_path(job: GradeJob) -> Path:
@@ -213,7 +223,7 @@ class GraderPool(AbstractContextManager["GraderPool"]):
                     self._closed.wait(waiting.job.memory_wait_s / (MEMORY_ATTEMPTS - 1))
                 if self._jobs.put(again):
                     return
-            outcome = GradingError(str(error), again.seconds)
+            outcome = GradingError(str(error), again.seconds, is_of_machine=error.is_of_machine)
             if self._closed.is_set():
                 outcome = InterruptedByUserError("grading was stopped")
         except A2rlError as error:
@@ -252,19 +262,19 @@ class _Slot:
                 self.device_is_free.release()
 
         try:
-            problem, attempts, began = "", 1, time.monotonic()
+            failed, began = _Failure(), time.monotonic()
             if not job.result.exists():
                 gpus, who = named_devices(self.device) - {CPU}, f"the grade {job.result}"
                 turn.enter_context(hold_for_grade(gpus, self._settings.gpu_locks, who, self._check_open))
                 began = time.monotonic()
-                problem, attempts = self._attempt(job, free_device)
+                failed = self._attempt(job, free_device)
             self._check_open()
             if job.result.exists():
                 return read_model(job.result, GradeResult)
             if lost := lost_gpu(self.device, self._settings):
                 raise DeviceLostError(lost)
             seconds = round(time.monotonic() - began, 3)
-            raise GradingError(problem or "the grader left no result", seconds, attempts=attempts)
+            raise GradingError(failed.reason, seconds, attempts=failed.attempts, is_of_machine=failed.is_of_machine)
         finally:
             turn.close()
             (self.device_is_free if has_device else self._judging).release()
@@ -280,8 +290,8 @@ class _Slot:
         if self._closed.is_set():
             raise InterruptedByUserError("grading was stopped")
 
-    def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> tuple[str, int]:
-        """Runs the job once; returns why there is no result, and how many times a job is tried that fails so."""
+    def _attempt(self, job: GradeJob, free_device: Callable[[], None]) -> _Failure:
+        """Runs the job once; returns why there is no result, if there is none."""
         worker, failure = self.live_worker(), failure_path(job)
         failure.unlink(missing_ok=True)
         try:
@@ -289,7 +299,7 @@ class _Slot:
         except StuckError as stuck:
             if not stuck.is_judging:
                 worker.kill()
-            return f"{stuck}; its log is {job.log}", ATTEMPTS
+            return _Failure(f"{stuck}; its log is {job.log}", ATTEMPTS)
         except BaseException:
             worker.kill()
             raise
@@ -299,10 +309,14 @@ class _Slot:
         if failure.exists():
             reason = failure.read_text(encoding="utf-8")
             failure.unlink()
-            return (f"{reason}; {MORE_MEMORY}", MEMORY_ATTEMPTS) if lacks_memory else (reason, 1)
+            if lacks_memory:
+                return _Failure(f"{reason}; {MORE_MEMORY}", MEMORY_ATTEMPTS, is_of_machine=True)
+            return _Failure(reason, is_of_machine=exit_code == OF_MACHINE)
         if exit_code == 0:
-            return "", ATTEMPTS
-        return f"{_how_it_ended(exit_code)}; its log is {job.log}", MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS
+            return _Failure(attempts=ATTEMPTS)
+        reason = f"{_how_it_ended(exit_code)}; its log is {job.log}"
+        is_of_machine = exit_code in {OUT_OF_MEMORY, OF_MACHINE}
+        return _Failure(reason, MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS, is_of_machine)
 
     def live_worker(self) -> "WorkerProcess":
         """Returns the worker, or a new one if it has died."""
@@ -430,6 +444,8 @@ def _how_it_ended(exit_code: int | None) -> str:
         return "the grader's process ended with its worker"
     if exit_code == OUT_OF_MEMORY:
         return f"the grader ran out of memory; {MORE_MEMORY}"
+    if exit_code == OF_MACHINE:
+        return "the grader's machine failed, such as a full disk"
     if exit_code == -signal.SIGKILL:
         return (
             f"the grader's process was killed (SIGKILL), probably because the machine ran out of memory; {MORE_MEMORY}"

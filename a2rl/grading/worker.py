@@ -25,12 +25,12 @@ import traceback
 from contextlib import AbstractContextManager, suppress
 
 from a2rl.core.errors import A2rlError, InfrastructureError
-from a2rl.core.files import digest_of, file_digest
+from a2rl.core.files import MACHINE_ERRORS, digest_of, file_digest
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.grading.pool import OUT_OF_MEMORY, failure_path
+from a2rl.grading.pool import OF_MACHINE, OUT_OF_MEMORY, failure_path
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.models.checkpoint import INDEX
@@ -177,10 +177,12 @@ def _grade_in_child(number: int, job: GradeJob, lease: EngineLease | None, answe
         return _exit_code_of(error, lease)
     except MemoryError:
         return OUT_OF_MEMORY
-    except BaseException:  # noqa: BLE001 - outermost code: the parent gets an exit code, the log a traceback
+    except BaseException as error:  # noqa: BLE001 - outermost code: the parent gets an exit code, the log a traceback
         text = traceback.format_exc()
         sys.stderr.write(scrub(text))
         sys.stderr.flush()
+        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+            return OF_MACHINE
         return OUT_OF_MEMORY if lacks_memory(text) else CRASHED
     return 0
 
@@ -191,7 +193,7 @@ def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
         return OUT_OF_MEMORY
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
         return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
-    return FAILED
+    return OF_MACHINE if type(error) is InfrastructureError else FAILED
 
 
 def _require_gpu(job: GradeJob) -> None:
@@ -275,7 +277,7 @@ def _grade(number: int, job: GradeJob, kept: WarmEngine, judging: _Judging) -> N
         code = os.waitstatus_to_exitcode(status)
         failure = failure_path(job)
         why = failure.read_text(encoding="utf-8") if failure.exists() else "a grade crashed"
-        if code in (0, FAILED, OUT_OF_MEMORY):  # without memory, an engine goes on resting, or has ended
+        if code in (0, FAILED, OF_MACHINE, OUT_OF_MEMORY):  # without memory, an engine goes on resting, or has ended
             kept.give_back(lease)
         else:
             kept.give_up(lease, why, is_rejection=code == WEIGHTS_REJECTED)

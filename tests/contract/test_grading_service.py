@@ -26,7 +26,7 @@ from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.grades import grade_job
 from a2rl.grading.http_limits import MAX_BODY_BYTES
 from a2rl.grading.job import GradeJob, GradeResult, selected_ids
-from a2rl.grading.pool import GraderPool
+from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.grading.service import GradingService
 from a2rl.grading.service_process import ServiceProcess
 from a2rl.grading.submission_states import ungraded
@@ -482,20 +482,28 @@ def test_the_remaining_time_is_never_negative(run: RunDir, settings: Settings) -
     assert client_of(run, settings).get("/time").json()["remaining"] == 0
 
 
-def test_a_gpu_lost_after_the_agents_end_is_a_machine_problem(run: RunDir, settings: Settings, v1: str) -> None:
-    """It is no grade."""
-
+@pytest.mark.parametrize(
+    "failure",
+    [
+        DeviceLostError("GPU GPU-1 has disappeared"),
+        InfrastructureError("the grader's worker did not start"),
+        GradingError("the grader's disk is full", 1.0, is_of_machine=True),
+    ],
+)
+def test_a_failure_of_the_machine_after_the_end_is_no_grade(
+    run: RunDir, settings: Settings, v1: str, failure: InfrastructureError
+) -> None:
     class LostPool(FakePool):
         def submit(self, job: GradeJob, on: Iterable[str] = ()) -> "Future[GradeResult]":
             future: Future[GradeResult] = Future()
-            future.set_exception(DeviceLostError("GPU GPU-1 has disappeared"))
+            future.set_exception(failure)
             return future
 
     service = GradingService(run, cast(GraderPool, LostPool()))
     submit_checkpoint(service, v1)
     end_agent(run)
     service.finish()
-    assert service.problem == "GPU GPU-1 has disappeared"
+    assert service.problem == str(failure)
     assert run.ledger.events(Graded) == []
     assert run.ledger.events(GradingFailed)  # from before the agent's end, when it may submit again
 

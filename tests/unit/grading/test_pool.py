@@ -69,6 +69,15 @@ def test_a_dead_or_hanging_grader_fails_and_the_next_job_goes_on(
     assert graded.result(SOON_S).score.correct == 1
 
 
+@pytest.mark.parametrize(("do", "is_of_machine"), [("full disk", True), ("out of memory", True), ("killed", False)])
+def test_a_failure_says_whether_the_machine_is_the_reason(
+    pool: GraderPool, make: Make, do: str, is_of_machine: bool
+) -> None:
+    error = pool.submit(make(do).model_copy(update={"memory_wait_s": 0.1})).exception(SOON_S)
+    assert isinstance(error, GradingError)
+    assert error.is_of_machine == is_of_machine
+
+
 def test_a_device_grades_on_while_a_job_waits_for_its_judge(pool: GraderPool, make: Make) -> None:
     waiting, graded = pool.submit(make("judge")), pool.submit(make("grade"))
     assert graded.result(SOON_S).score.correct == 1
