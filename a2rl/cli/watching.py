@@ -24,12 +24,15 @@ from a2rl.run.budget import format_duration
 from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Graded, SubmissionAccepted
 from a2rl.run.failure import refusal
+from a2rl.run.owner import is_abandoned
 from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.run.spec import RunSpec
 from a2rl.validity.record import counted
 
-Phase = Literal["waiting", "baseline", "running", "grading", "done", "failed", "refused", "damaged"]
-ENDED: frozenset[Phase] = frozenset({"done", "failed", "refused", "damaged"})
+Phase = Literal["waiting", "baseline", "running", "grading", "interrupted", "done", "failed", "refused", "damaged"]
+MAY_GO_ON: frozenset[Phase] = frozenset({"interrupted", "damaged"})
+"""What may be another moment's state, such as that of a run which somebody resumes."""
+ENDED: frozenset[Phase] = frozenset({"done", "failed", "refused", *MAY_GO_ON})
 ORDER: dict[Phase, int] = {"running": 0, "grading": 0, "baseline": 1, "waiting": 2}
 """How runs are sorted; those that have ended are last."""
 
@@ -120,6 +123,8 @@ class _Follower:
             return "failed" if graded.verdict == "failed" else "done"
         if refusal(self.run):
             return "refused"
+        if is_abandoned(self.run):
+            return "interrupted"
         if self._agent != "not started":
             return "running" if self._agent == "works" else "grading"
         return "baseline" if self.run.record_path("setup").exists() else "waiting"
@@ -141,14 +146,15 @@ class Watcher:
     def look(self) -> list[LiveRun]:
         """Returns the runs: first those that are at work, then those that wait, then those that have ended.
 
-        A run that has ended is not read again. One that cannot be read is shown as damaged, until it can be.
+        A run that has ended is not read again. One that cannot be read is shown as damaged, until it can be, and one on
+        which nobody works as interrupted, until somebody resumes it.
         """
         for run in RunDir.all(self._runs):
             if run.id not in self._followed and run.id not in self._others:
                 self._meet(run)
         for name, follower in self._followed.items():
             known = self._last.get(name)
-            if known is None or known.phase == "damaged" or not known.has_ended:
+            if known is None or known.phase in MAY_GO_ON or not known.has_ended:
                 self._last[name] = self._look_at(follower, known)
         return sorted(self._last.values(), key=lambda each: (ORDER.get(each.phase, len(ORDER)), each.spec.run_id))
 
@@ -175,7 +181,7 @@ MOST_BLOCKS = 16
 """The last scores of a run that are drawn."""
 OTHER_LINES = 8
 """Lines of the terminal that are left free for what else is printed."""
-COLOURS = {"running": "green", "failed": "red", "refused": "red", "damaged": "red"}
+COLOURS = {"running": "green", "interrupted": "yellow", "failed": "red", "refused": "red", "damaged": "red"}
 
 
 def watch(
@@ -186,7 +192,7 @@ def watch(
     every: Annotated[float, typer.Option(min=0.2, callback=finite, help="Seconds between two looks.")] = EVERY_S,
     as_json: Json = False,
 ) -> None:
-    """Show how far runs have come: clocks, best scores so far, spend. It ends when all of them have ended.
+    """Show how far runs have come: clocks, best scores so far, spend. It ends when nobody works on them any more.
 
     Without a terminal, or with --json, it shows the present state once.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from a2rl.cluster.claims import Claim, Commit, NewRun, Progress, RunRow, lost, taken
 from a2rl.core.files import read_model, write_model
-from a2rl.core.locks import FileLock, file_lock
+from a2rl.core.locks import FileLock, file_lock, is_held
 
 LOCK_TIMEOUT_S = 30
 
@@ -51,7 +51,7 @@ class FileClaims:
                 raise taken(before)
             lock = self._locks.get(run.run_id) if before.owner == owner else None
             if lock is None:
-                lock = self._lock(run.run_id)
+                lock = FileLock(self._owner(run.run_id))
                 undo.callback(lock.release)
                 if not lock.take():
                     raise taken(before)
@@ -154,16 +154,10 @@ class FileClaims:
         return _shown(row, self._is_live(row.run_id))
 
     def _is_live(self, run_id: str) -> bool:
-        if run_id in self._locks:
-            return True
-        lock = self._lock(run_id)
-        try:
-            return not lock.take()
-        finally:
-            lock.release()
+        return run_id in self._locks or is_held(self._owner(run_id))
 
-    def _lock(self, run_id: str) -> FileLock:
-        return FileLock(self._folder / f"{run_id}.owner")
+    def _owner(self, run_id: str) -> Path:
+        return self._folder / f"{run_id}.owner"
 
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{run_id}.json"

@@ -113,6 +113,24 @@ class FileLock:
         return file
 
 
+def is_held(path: Path) -> bool:
+    """Returns whether a process of this machine holds a lock of this kind, without touching the lock.
+
+    Without /proc/locks, which says so, a lock counts as held if its file exists. Only inodes are compared, since some
+    file systems show another device there.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return False
+    try:
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return True
+    fields = [line.split() for line in lines if " FLOCK " in line and " -> " not in line]
+    return any(each[-3].rpartition(":")[2] == inode for each in fields)
+
+
 class Patience:
     """The wait for what other processes hold: the user is told of it, and it has an end.
 

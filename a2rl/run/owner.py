@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from a2rl.core.errors import UsageError
-from a2rl.core.files import file_digest, machine_failure
-from a2rl.core.locks import FileLock
+from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.files import file_digest, machine_failure, read_text
+from a2rl.core.locks import FileLock, is_held
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
@@ -85,6 +85,15 @@ def _taken(run: RunDir) -> FileLock:
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
     return lock
+
+
+def is_abandoned(run: RunDir) -> bool:
+    """Returns whether the process that worked on a run last was one of this machine, and has ended."""
+    file = run.root / LOCK
+    try:
+        return bool(json.loads(read_text(file))["host"] == socket.gethostname()) and not is_held(file)
+    except (OSError, ValueError, KeyError, TypeError, A2rlError):
+        return False
 
 
 def _owner(lock: FileLock) -> str:

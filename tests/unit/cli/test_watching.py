@@ -15,6 +15,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted
 from a2rl.run.failure import mark_refused
 from a2rl.run.ledger import Ledger
+from a2rl.run.owner import LOCK, owned
 from a2rl.scoring.score import TaskScore
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
@@ -71,6 +72,26 @@ def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=5, reason="finished", exit_code=0))
     assert watcher.look()[0].phase == "grading"
     assert not state.has_ended
+
+
+def test_a_run_on_which_nobody_works_is_interrupted_until_it_goes_on(settings: Settings) -> None:
+    run = RunDir.create(settings.runs, spec())
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    watcher = Watcher(settings.runs, every_run)
+    with owned(run):
+        assert watcher.look()[0].phase == "running"
+    [state] = watcher.look()
+    assert state.phase == "interrupted"
+    assert state.has_ended
+    with owned(run):
+        assert watcher.look()[0].phase == "running"
+
+
+def test_a_run_of_another_machine_is_not_taken_for_interrupted(settings: Settings) -> None:
+    run = RunDir.create(settings.runs, spec())
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    (run.root / LOCK).write_text('{"host": "another"}')
+    assert Watcher(settings.runs, every_run).look()[0].phase == "running"
 
 
 def test_runs_at_work_come_first_and_the_overflow_is_counted(settings: Settings) -> None:
