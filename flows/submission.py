@@ -60,11 +60,11 @@ def submit_runs(specs: Sequence[RunSpec], pool: str, flow: Flow[..., Any], setti
         InfrastructureError: The store or the claims failed; what was registered is submitted by the reconciler.
     """
     cluster = Cluster.needed(settings)
-    for spec in specs:
-        write_spec(cluster.store, spec)
-    cluster.claims.register([new_run(spec, pool) for spec in specs])
     with prefect_client() as client:
-        ensure_deployment(client, pool, flow)
+        ensure_deployment(client, pool, flow)  # without a server, nothing is registered
+        for spec in specs:
+            write_spec(cluster.store, spec)
+        cluster.claims.register([new_run(spec, pool) for spec in specs])
         for spec in specs:
             row = RunRow(run_id=spec.run_id, suite=spec.suite, launch=spec.launch, pool=pool)
             submit_attempt(client, cluster, row)

@@ -16,7 +16,7 @@ from a2rl.cli.progress import progress_bar
 from a2rl.cli.stored_runs import find_run
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
-from a2rl.core.errors import A2rlError
+from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.files import FrozenModel
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
@@ -25,6 +25,8 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.owner import create_run, require_made_here
 from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
+
+PREFECT_TIMEOUT_S = 10.0
 
 
 class RepeatedSubmission(FrozenModel):
@@ -214,7 +216,22 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
     from a2rl.execution.preflight import require_ready
 
     with err.status("checking that the runs can start"):
+        _require_prefect(settings)
         require_ready(specs, settings)
+
+
+def _require_prefect(settings: Settings) -> None:
+    """Requires that the user's own Prefect server answers, whatever it says."""
+    import httpx  # takes a tenth of a second
+
+    if url := settings.environ.get("PREFECT_API_URL"):
+        try:
+            httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UsageError(
+                f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the variable, "
+                "and a2rl starts one of its own"
+            ) from error
 
 
 def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """Tests the id of a launch in the list of runs, in MLflow and in the report."""
 
 import json
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -47,3 +48,15 @@ def test_mlflow_and_the_report_carry_the_launch(settings: Settings, two_launches
     assert [each.info.run_name for each in found] == [run.id]
     write_report(run, settings)
     assert "smoke-1" in run.report.read_text(encoding="utf-8").replace(run.id, "")
+
+
+def test_nothing_starts_if_the_users_prefect_does_not_answer(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
+    said = CliRunner().invoke(app, ["run", "--task", "gsm8k", "--agent", "noop", "--model", "tiny"])
+    assert "where no Prefect server answers" in str(said.exception), said.output
+    assert not list(RunDir.all(settings.runs))
