@@ -229,8 +229,8 @@ def _require_prefect(settings: Settings) -> None:
             httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UsageError(
-                f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the variable, "
-                "and a2rl starts one of its own"
+                f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the "
+                "variable, and a2rl starts one of its own"
             ) from error
 
 
