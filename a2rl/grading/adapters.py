@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
+from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +128,8 @@ def read_adapter(folder: Path, base: Mapping[str, Tensor]) -> Adapter:
     """
     config = read_json(folder / f"submitted.{ADAPTER_CONFIG}", ADAPTER_CONFIG, MAX_ADAPTER_CONFIG_BYTES)
     caps = Caps.of(len(base), are_adapter=True)
-    tensors = tensors_in(folder / ADAPTER_WEIGHTS, caps)
+    stored = tensors_in(folder / ADAPTER_WEIGHTS, caps)
+    tensors = {name: tensor for name, tensor in stored.items() if not _is_of_base(name, tensor, base)}
     _refuse_vocabulary(tensors, base)
     _check_config(config)
     parts = _parts(tensors)
@@ -154,13 +156,22 @@ def _check_config(config: Mapping[str, Any]) -> None:
         )
 
 
+def _is_of_base(stored: str, tensor: Tensor, base: Mapping[str, Tensor]) -> bool:
+    """Whether this is an unchanged weight of the base model, as PEFT saves the embeddings beside an adapted head."""
+    parts = stored.removeprefix("base_model.model.").split(".")
+    own = base.get(".".join(part for part in parts if part not in {*WRAPPERS, "base_layer"}))
+    if own is None or (own.dtype, own.shape) != (tensor.dtype, tensor.shape):
+        return False
+    return all(map(eq, blocks_of(tensor), blocks_of(own)))
+
+
 def _refuse_vocabulary(tensors: Mapping[str, Tensor], base: Mapping[str, Tensor]) -> None:
     """Refuses an adapter with embeddings of its own, which PEFT saves beside it when the vocabulary was resized."""
     plain = {name.replace(".base_layer.", "."): name for name, tensor in tensors.items() if len(tensor.shape) == 2}
     if own := find_embedding(plain) or find_head(plain):
         raise InvalidSubmissionError(
-            f"the adapter brings {own[:200]} with {tensors[plain[own]].shape[0]} rows, as PEFT saves it when the "
-            "vocabulary was resized; the grader uses the base model's tokenizer. Merge it, and "
+            f"the adapter brings {own[:200]} with {tensors[plain[own]].shape[0]} rows, other than the base model's, as "
+            "PEFT saves it when the vocabulary was resized; the grader uses the base model's tokenizer. Merge it, and "
             f"{resize_recipe(base)}, where model = model.merge_and_unload()"
         )
 
@@ -298,7 +309,7 @@ def _merge(model: Any, adapter: Adapter, weights: Path) -> Any:
         }
         if adapted != adapter.modules.keys():
             raise InvalidSubmissionError("its layers are not those that PEFT would adapt")
-        state = {_plain(name): tensor for name, tensor in load_file(weights).items()}
+        state = {_plain(name): tensor for name, tensor in load_file(weights).items() if "lora_" in name}
         loaded = set_peft_model_state_dict(tuned, state)
         if loaded.unexpected_keys or any("lora_" in name for name in loaded.missing_keys):
             raise InvalidSubmissionError("PEFT does not recognise its tensors")

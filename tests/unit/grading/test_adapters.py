@@ -26,6 +26,7 @@ from tests.small_model import (
     Weight,
     build_base_model,
     edit_json,
+    read_weights,
     write_raw_safetensors,
     write_safetensors,
 )
@@ -246,8 +247,8 @@ def real_adapter(base: Path, folder: Path, merged: Path, **options: Any) -> None
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
-    targets = ["q_proj", "v_proj", "down_proj"]
-    tuned = get_peft_model(model, LoraConfig(r=2, lora_alpha=16, target_modules=targets, **options))
+    options = {"target_modules": ["q_proj", "v_proj", "down_proj"]} | options
+    tuned = get_peft_model(model, LoraConfig(r=2, lora_alpha=16, **options))
     generator = torch.Generator().manual_seed(3)
     for name, parameter in tuned.named_parameters():
         if "lora_B" in name or "magnitude" in name:
@@ -274,6 +275,25 @@ def test_the_merged_model_is_what_peft_makes_of_the_adapter(
     assert "on 3 layers" in kept.adapter
     names = {path.name for path in (tmp_path / "kept").iterdir()}
     assert names == {path.name for path in base_model.iterdir()}
+
+
+@pytest.mark.heavy
+def test_unchanged_embeddings_that_peft_saves_beside_a_head_are_left_out(
+    workspace: Path, base_model: Path, tmp_path: Path, settings: Settings
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    untied = shutil.copytree(base_model, tmp_path / "untied")
+    model = AutoModelForCausalLM.from_pretrained(base_model, dtype="auto", tie_word_embeddings=False)
+    model.lm_head.weight.data = model.get_input_embeddings().weight.data.clone()
+    model.save_pretrained(untied)
+    adapter = workspace / "output" / "v1"
+    real_adapter(untied, adapter, tmp_path / "merged", target_modules=["q_proj", "lm_head"])
+    assert "base_model.model.lm_head.base_layer.weight" in read_weights(adapter)
+    merge = partial(merge_adapter, settings)
+    kept = copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", Requirements(untied, merge=merge))
+    assert kept.digest == weights_digest(tmp_path / "merged")
+    assert "on 2 layers" in kept.adapter
 
 
 @pytest.mark.slow
