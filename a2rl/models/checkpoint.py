@@ -200,7 +200,8 @@ def tensors_in(path: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
         caps.check_header_bytes(length)
         try:
             header = parse_json(file.read(length))
-            header.pop("__metadata__", None)
+            if not all(isinstance(text, str) for text in (header.pop("__metadata__", None) or {}).values()):
+                raise broken  # the library would refuse it
             caps.check_number(len(header))
             _refuse_long_names(header, path.name)
             tensors = {
@@ -213,7 +214,7 @@ def tensors_in(path: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
         raise InvalidSubmissionError(
             f"{path.name} is truncated; was the disk full or the save still going on? Save it again"
         )
-    if end < total or not _fills(tensors.values(), 8 + length):
+    if end < total or not lie_in_order(tensors.values(), 8 + length):
         raise broken
     return tensors
 
@@ -228,7 +229,7 @@ def _refuse_long_names(names: Iterable[str], file: str) -> None:
             )
 
 
-def _fills(tensors: Iterable[Tensor], start: int) -> bool:
+def lie_in_order(tensors: Iterable[Tensor], start: int) -> bool:
     """Returns whether the tensors lie one behind the other, with neither holes nor overlaps."""
     for tensor in sorted(tensors, key=lambda each: (each.start, each.size)):
         if tensor.start != start:

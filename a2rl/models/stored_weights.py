@@ -13,7 +13,7 @@ from pathlib import Path
 
 from a2rl.core.errors import InvalidSubmissionError
 from a2rl.models.caps import MAX_JSON_BYTES
-from a2rl.models.checkpoint import INDEX, WHOLE, Tensor, tensors_in
+from a2rl.models.checkpoint import INDEX, WHOLE, Tensor, lie_in_order, tensors_in
 
 ALIGNMENT = 8
 BLOCK = 1 << 20
@@ -34,7 +34,9 @@ def keep_only(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     for path, kept in by_file.items():
         stored = tensors_in(path)
         if stored != kept:
-            _rewrite(path, kept, is_complete=len(stored) == len(kept))
+            start = min(each.start for each in stored.values())
+            is_all = sum(each.size for each in stored.values()) == sum(each.size for each in kept.values())
+            _rewrite(path, kept, is_complete=is_all and lie_in_order(kept.values(), start))
     (folder / INDEX).unlink(missing_ok=True)
     if {path.name for path in by_file} != {WHOLE}:
         index = {"metadata": {}, "weight_map": {name: tensors[name].file.name for name in sorted(tensors)}}

@@ -29,7 +29,7 @@ SIGNIFICANT = 0.05
 MARKS = (
     "*: better than every other stack on the task; †: worse than every other one; ⇅: part of a rank reversal, where of "
     "two stacks one is better on one task and the other on another. All allow for the number of comparisons, and need "
-    "two runs of each stack."
+    "two runs of each stack, under the strict protocol."
 )
 MOST_RUNS = 32
 """The expected best is computed for at most this number of runs; of more, it hardly rises."""
@@ -46,7 +46,8 @@ class Cell(NamedTuple):
     ci: Interval
     """Of several runs: over runs and items. Of one run: that of its items."""
     table: tuple[tuple[float, ...], ...]
-    """The gain of each item in each run; empty if the runs were graded on different items."""
+    """The gain of each item in each run; empty if the runs were graded on different items, or if results were chosen
+    on the items that give them."""
     is_best: bool = False
     """Whether it is better than every other stack on this task, corrected for the number of comparisons."""
     is_worst: bool = False
@@ -185,7 +186,9 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
     graded = [run for run in runs if run.final is not None]
     same_items = len({run.items_digest for run in graded}) == 1 and bool(graded[0].gains)
     none = (0.0,) * len(graded[0].gains) if same_items else ()
-    table = tuple(run.gains or none for run in runs) if same_items else ()
+    # What was chosen by its score on the items that give it cannot be compared item by item.
+    is_chosen = any(run.cross_fitted is not None for run in graded)
+    table = tuple(run.gains or none for run in runs) if same_items and not is_chosen else ()
     gain = sum(run.gain for run in runs) / len(runs)
     if len(runs) == 1 and runs[0].ci is not None:
         ci = runs[0].ci
@@ -193,19 +196,20 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
         ci = mean_gain(table).ci
     elif not graded:
         ci = Interval(0.0, 0.0)  # a run without a result counts as zero
-    else:  # without common items, only the differences between runs are known, and the intervals of each
-        ci = _interval_over_runs(runs)
+    else:  # only the differences between runs are known, and the intervals of each
+        ci = _interval_over_runs(runs, same_items)
     return Cell(stack, task, tuple(runs), gain, ci, table)
 
 
-def _interval_over_runs(runs: Sequence[RunSummary]) -> Interval:
+def _interval_over_runs(runs: Sequence[RunSummary], same_items: bool) -> Interval:
     """Returns the interval of the mean. It is no narrower than the runs' own intervals make it: a few runs can have the
-    same gain by chance."""
+    same gain by chance. Errors on the same items are in the same direction; those on different ones partly cancel."""
     gains, known = [run.gain for run in runs], [run.ci for run in runs if run.ci is not None]
     if len(gains) < 2:
         return Interval(-100.0, 100.0)
     between = student_quantile(0.025, len(gains) - 1) * sqrt(variance(gains) / len(gains))
-    within = sqrt(sum(((ci.high - ci.low) / 2) ** 2 for ci in known)) / len(gains)
+    halves = [(ci.high - ci.low) / 2 for ci in known]
+    within = (sum(halves) if same_items else sqrt(sum(half**2 for half in halves))) / len(gains)
     mean, reach = fmean(gains), max(between, within)
     return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 

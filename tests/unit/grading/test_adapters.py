@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import InvalidSubmissionError
-from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
-from a2rl.grading.adapters import _number, check_adapter, main, merge_adapter
+from a2rl.grading.adapters import _number, check_adapter, merge_adapter
 from a2rl.grading.submission_checks import CheckedCopy, Requirements, copy_submission
 from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import weights_digest
@@ -308,18 +307,18 @@ def test_an_adapter_of_another_model_is_refused(
         copy_submission(Source(workspace, "output/v1"), tmp_path / "kept", required)
 
 
-def test_an_adapter_that_a_library_cannot_read_is_refused(base_model: Path, tmp_path: Path) -> None:
+def test_a_file_that_the_library_cannot_read_is_refused(base_model: Path, tmp_path: Path) -> None:
     """The format has texts as metadata, which have no meaning to the grader."""
     folder = write_adapter(tmp_path / "adapter")
     (folder / "adapter_config.json").rename(folder / "submitted.adapter_config.json")
     weights = folder / "adapter_model.safetensors"
     raw = weights.read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
-    header = {"__metadata__": {"format": 1}, **json.loads(raw[8 : 8 + length])}
-    write_raw_safetensors(weights, header, raw[8 + length :])
-    write_model(folder / "checked.json", check_adapter(folder, base_model))
-    main(base_model, folder, tmp_path / "merged")
-    assert "deserializing header" in (folder / "refusal.txt").read_text()
+    header = json.loads(raw[8 : 8 + length])
+    for metadata in ({"format": 1}, ["pt"], "pt"):
+        write_raw_safetensors(weights, {"__metadata__": metadata, **header}, raw[8 + length :])
+        with pytest.raises(InvalidSubmissionError, match="not a valid safetensors file"):
+            check_adapter(folder, base_model)
 
 
 def test_patterns_take_time_by_their_number_not_by_layers() -> None:

@@ -83,6 +83,21 @@ def test_runs_on_other_items_with_equal_gains_are_not_certain(tmp_path: Path) ->
     assert cell.ci.high - cell.ci.low > (one.ci.high - one.ci.low) / 2
 
 
+def test_results_that_were_chosen_on_their_items_get_no_mark(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    for number, (agent, skill) in enumerate({"strong": 0.9, "weak": 0.1}.items()):
+        for seed in range(3):
+            simulate_run(settings, 10 * number + seed, skill=skill, agent=agent, seed=seed)
+    runs = summaries(RunDir.all(settings.runs)).runs
+    chosen = [each.model_copy(update={"cross_fitted": each.gain}) for each in runs]
+    [measured], [without] = boards(runs), boards(chosen)
+    assert [cell.is_best for cell in measured.cells] == [True, False]
+    for cell, other in zip(without.cells, measured.cells, strict=True):
+        assert (cell.marks, cell.gain) == ("", other.gain)
+        widths = [run.ci.high - run.ci.low for run in cell.runs if run.ci is not None]
+        assert cell.ci.high - cell.ci.low >= sum(widths) / len(widths) - 1e-9
+
+
 def test_worst_stacks_and_rank_reversals_are_marked(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     skills = {"sft": (0.9, 0.3), "rl": (0.5, 0.9), "free": (0.2, 0.2)}
