@@ -13,6 +13,9 @@ APPLICATION = ("agents", "flows", "stages", "tasks")
 
 def main() -> None:
     """Runs a command. An error is printed as one line that says how to fix it, without a stack trace."""
+    for name in ("stdout", "stderr"):  # a program that starts this one may have closed them
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - open until the end
     from a2rl.cli.console import print_error
 
     try:

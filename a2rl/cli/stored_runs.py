@@ -18,6 +18,9 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
 from a2rl.run.owner import owned
+from a2rl.run.records import RunVerdict
+from a2rl.run.spec import Mode
+from a2rl.validity.record import Word
 
 if TYPE_CHECKING:
     from a2rl.grading.outputs import Turn
@@ -84,7 +87,8 @@ def verify(run_id: str, public_key: PublicKey = None, as_json: Json = False) -> 
         sys.exit(1)
 
 
-Only = Annotated[str | None, typer.Option(help="Only the runs with this value.")]
+ONLY = typer.Option(help="Only the runs with this value.")
+Only = Annotated[str | None, ONLY]
 
 
 def runs(
@@ -97,10 +101,10 @@ def runs(
     task: Only = None,
     agent: Only = None,
     driver: Only = None,
-    mode: Only = None,
+    mode: Annotated[Mode | None, ONLY] = None,
     state: Only = None,
-    verdict: Only = None,
-    validity: Only = None,
+    verdict: Annotated[RunVerdict | None, ONLY] = None,
+    validity: Annotated[Word | None, ONLY] = None,
     sort: Annotated[str, typer.Option(help="run, created, suite, task, agent, driver, seed, gain, submissions.")] = (
         "run"
     ),

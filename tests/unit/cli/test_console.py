@@ -1,6 +1,7 @@
 """Tests how tables and mistakes look on terminals and in files."""
 
 import io
+import subprocess
 import sys
 
 import pytest
@@ -46,6 +47,7 @@ def test_on_a_narrow_terminal_only_prose_is_broken(monkeypatch: pytest.MonkeyPat
         (["run", "--model=~nobody-of-this-name/x"], "there is no user nobody-of-this-name here"),
         (["watch", "--every", "inf"], "it must be a finite number"),
         (["audit", "x", "--max-gb", "nan"], "--max-gb"),
+        (["runs", "--verdict", "better"], "'better' is not one of"),
     ],
 )
 def test_a_path_or_number_that_cannot_be_is_one_line(
@@ -56,3 +58,10 @@ def test_a_path_or_number_that_cannot_be_is_one_line(
         main()
     assert ended.value.code
     assert said in capsys.readouterr().err
+
+
+def test_a_command_works_where_its_output_was_closed() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m a2rl tasks >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
