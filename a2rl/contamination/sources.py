@@ -1,15 +1,18 @@
 """The texts that are compared: the items of an eval set, what the agent was given, and every text that it wrote.
 
 What it wrote is the history of its code, what is in its workspace, and what it printed. All texts that are left in the
-workspace are searched, training files included. Equal files are searched once, because each checkpoint has a copy of
-the tokenizer. Of files that its processes were seen to open and that are gone since, only the names are known.
+workspace are searched, whatever their names, training files included, and what cannot be searched is said. Equal files
+are searched once, because each checkpoint has a copy of the tokenizer. Of files that its processes were seen to open
+and that are gone since, only the names are known.
+
+Files with a zero byte at their beginning, such as weights, are no texts. The search does not see what they hide.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,36 +99,44 @@ MAX_BYTES = 512 << 20
 """This much is searched altogether..."""
 MAX_READ_BYTES = 4 << 30
 """...and this much is read, which includes files that are equal to earlier ones or are no text."""
-LIMITS = Limits(entries=20_000, depth=32, seconds=10.0)
+LIMITS = Limits(entries=200_000, depth=64, seconds=60.0)
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
+"""Files whose names are not worth telling if they are gone."""
 BINARY_BYTES = 4096
 """A file with a zero byte among its first bytes is no text."""
-SKIPPED = frozenset({".git", "__pycache__", "site-packages", "node_modules"})
-LINE_CHARS = 4000
-"""Longer lines are cut into pieces."""
+MOST_OBJECTS = 20_000
+"""Objects of the code's history that are searched."""
+LIBRARIES = frozenset({".git", "__pycache__", "site-packages", "node_modules"})
+"""Folders of what others wrote, most likely. They are searched last, and not told of if they are gone."""
+PIECE_CHARS = 4000
+"""Longer lines are cut into pieces, and blocks of lines have about as much."""
 
 
 class Piece(NamedTuple):
-    """A part of a text, short enough to be shown."""
+    """A part of a text, short enough to be shown: a line or a part of one, or a block of lines."""
 
     file: str
     """Relative to the run directory; for code that was changed later, with the digest of the file in its history."""
     line: int
+    """The number of the first line."""
     text: str
+    is_block: bool = False
 
 
 class TooMuchTextError(Exception):
-    """The agent wrote more text than is searched."""
+    """The agent wrote more text than is searched, or text that cannot be read."""
 
 
 def written_by_agent(run: RunDir) -> Iterator[Piece]:
-    """Yields everything that the agent wrote, line by line.
+    """Yields everything that the agent wrote, in pieces.
 
     Raises:
-        TooMuchTextError: There is too much text, so a part was left out; raised after the rest was yielded.
+        TooMuchTextError: A part was left out, because there is too much or it cannot be read; raised after the rest was
+            yielded.
     """
     unread, unsearched, is_cut, seen = MAX_READ_BYTES, MAX_BYTES, False, set[bytes]()
-    for file, content in _contents(run):
+    missed: list[str] = []
+    for file, content in _contents(run, missed.append):
         digest = hashlib.sha256(content).digest()
         unread -= len(content)
         if unread < 0:
@@ -139,7 +150,7 @@ def written_by_agent(run: RunDir) -> Iterator[Piece]:
         unsearched -= len(searched)
         is_cut = is_cut or len(searched) < len(content)
         yield from pieces(file, searched)
-    if is_cut:
+    if is_cut or missed:
         raise TooMuchTextError
 
 
@@ -148,21 +159,40 @@ def read_and_gone(run: RunDir) -> list[str]:
     log = run.logs / "processes.jsonl"
     rows = read_jsonl(log) if log.is_file() else []
     names = {str(name) for row in rows for name in row.get("read", ())}
-    kept = (name for name in names if not name.lower().endswith(NOT_TEXT) and not set(name.split("/")) & SKIPPED)
+    kept = (name for name in names if not name.lower().endswith(NOT_TEXT) and not _is_of_library(name))
     return sorted(name for name in kept if not os.path.lexists(run.workspace / name))
 
 
 def pieces(file: str, content: bytes) -> Iterator[Piece]:
-    """Yields the lines of a text."""
+    """Yields the lines of a text, and blocks of lines, each of which shares a half with the one before. A line of JSON
+    is a text by itself, and in no block."""
+    block: deque[tuple[int, str]] = deque()
+    chars = fresh = 0
     for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), start=1):
-        if len(line) > 2:
-            for start in range(0, len(line), LINE_CHARS):
-                yield Piece(file, number, line[start : start + LINE_CHARS + LINE_CHARS // 8])
+        if len(line) <= 2:
+            continue
+        for start in range(0, len(line), PIECE_CHARS):
+            yield Piece(file, number, line[start : start + PIECE_CHARS + PIECE_CHARS // 8])
+        if len(line) > PIECE_CHARS // 2 or plain_text(line) != line:
+            continue
+        block.append((number, line))
+        chars, fresh = chars + len(line) + 1, fresh + len(line) + 1
+        if chars >= PIECE_CHARS:
+            yield _block(file, block)
+            fresh = 0
+            while chars > PIECE_CHARS // 2:
+                chars -= len(block.popleft()[1]) + 1
+    if fresh and len(block) > 1:
+        yield _block(file, block)
 
 
-def _contents(run: RunDir) -> Iterator[tuple[str, bytes]]:
-    yield from _code(run.code)
-    yield from _workspace(run.workspace)
+def _block(file: str, lines: Sequence[tuple[int, str]]) -> Piece:
+    return Piece(file, lines[0][0], "\n".join(line for _, line in lines), is_block=True)
+
+
+def _contents(run: RunDir, on_missed: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+    yield from _code(run.code, on_missed)
+    yield from _workspace(run.workspace, on_missed)
     for name in ("agent.log", "transcript-*.jsonl"):
         for path in sorted(run.logs.glob(name)):
             yield f"logs/{path.name}", _head(path)
@@ -175,28 +205,40 @@ def _head(path: Path) -> bytes:
         return file.read(READ_BYTES)
 
 
-def _workspace(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _workspace(folder: Path, on_missed: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
     try:
         workspace = UntrustedFolder.at(folder)
     except FileNotFoundError:
         return
     with workspace:
-        for entry in workspace.walk(limits=LIMITS, skip=SKIPPED):
-            if entry.is_file and not entry.path.lower().endswith(NOT_TEXT):
-                try:
-                    content = workspace.read(entry.path, READ_BYTES)
-                except OSError:  # the agent left a file that cannot be read, such as a second name of another one
-                    continue
-                yield f"workspace/{printable_name(entry.path)}", content
+        files = [each for each in workspace.walk(limits=LIMITS, on_missed=on_missed) if each.names]
+        # A file of which all names are in the workspace is the agent's own.
+        further = {file: count - 1 for file, count in Counter(each.id for each in files).items()}
+        for entry in sorted(files, key=lambda each: _is_of_library(each.path)):
+            try:
+                content = workspace.read(entry.path, BINARY_BYTES, further)
+                if b"\0" not in content and len(content) == BINARY_BYTES:
+                    content = workspace.read(entry.path, READ_BYTES, further)
+            except OSError:
+                on_missed(entry.path)
+                continue
+            yield f"workspace/{printable_name(entry.path)}", content
 
 
-def _code(repository: Path) -> Iterator[tuple[str, bytes]]:
+def _is_of_library(path: str) -> bool:
+    return not LIBRARIES.isdisjoint(path.split("/"))
+
+
+def _code(repository: Path, on_missed: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
     """Yields each content that a file of the code had at any time."""
     git = repository / ".git"
     if not git.is_dir():
         return
     listed = run_git(git, "rev-list", "--objects", "--all").decode("utf-8", "replace")
-    for line in islice(listed.splitlines(), LIMITS.entries):
+    lines = listed.splitlines()
+    if len(lines) > MOST_OBJECTS:
+        on_missed("code")
+    for line in lines[:MOST_OBJECTS]:
         digest, _, path = line.partition(" ")
         if path and run_git(git, "cat-file", "-t", digest).strip() == b"blob":
             yield f"code/{path}@{digest[:12]}", run_git(git, "cat-file", "blob", digest)[:READ_BYTES]

@@ -16,7 +16,8 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from a2rl.contamination.sources import Piece, TooMuchTextError, plain_text
@@ -32,6 +33,7 @@ ORDINARY = frozenset(
 NUMBER_WORDS = frozenset(("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"))
 
 
+@lru_cache(maxsize=1 << 17)
 def masked(word: str) -> str:
     """Returns a word in lower case, or what it is if it is a number or a name."""
     if any(letter.isdigit() for letter in word) or word.lower() in NUMBER_WORDS:
@@ -62,6 +64,32 @@ RARE = 40
 """A feature of more items does not bring an item into consideration..."""
 FEWEST_RARE = 2
 """...and so many others are needed."""
+
+
+IN_BLOCKS: tuple[Way, ...] = ("verbatim", "renumbered")
+"""Blocks of lines may have the words of an item by chance, but not its runs of words."""
+ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+ESCAPED = {"n": "\n", "r": "\n", "t": "\t"}
+MOST_ESCAPES = 4
+"""How often a text may be a string in a string."""
+
+
+def unescaped(text: str) -> str:
+    """Returns a text without the escapes of JSON and of source code, however often it was escaped."""
+    for _ in range(MOST_ESCAPES):
+        if "\\" not in text:
+            break
+        text = ESCAPE.sub(_character, text)
+    return text
+
+
+def _character(escape: re.Match[str]) -> str:
+    what = escape[1]
+    return chr(int(what[1:], 16)) if len(what) > 1 else ESCAPED.get(what, what)
+
+
+FEWEST_IN_TEXT: Mapping[Way, int] = {"verbatim": RUN + 1, "renumbered": MASKED_RUN + 1, "paraphrased": FEWEST_RARE}
+"""Texts of fewer words do not have FEWEST_RARE features."""
 
 
 class Hit(NamedTuple):
@@ -115,6 +143,8 @@ class _Table:
     def hits(self, text: Sequence[str]) -> Iterator[Hit]:
         """Yields the items in the spans of a text."""
         length = SPANS[self._way]
+        if len(text) < FEWEST_IN_TEXT[self._way]:
+            return
         for start in range(0, max(1, len(text) - length // 2), length // 2):
             found = self._read(text[start : start + length])
             shared = Counter(item for feature in found & self._items.keys() for item in self._items[feature])
@@ -151,29 +181,29 @@ class ItemIndex:
         """Returns the number of items that could be found in this way."""
         return len(self._tables[way])
 
-    def search(self, text: str) -> list[Hit]:
+    def search(self, text: str, ways: Collection[Way] = WAYS) -> list[Hit]:
         """Returns the items in a text, each once, in the way that says most."""
         best: dict[str, Hit] = {}
-        for hit in self._hits(text):
+        for hit in self._hits(text, ways):
             held = best.get(hit.item)
             if held is None or (WAYS.index(held.way), -held.score) > (WAYS.index(hit.way), -hit.score):
                 best[hit.item] = hit
         return list(best.values())
 
-    def _hits(self, text: str) -> Iterator[Hit]:
+    def _hits(self, text: str, ways: Collection[Way]) -> Iterator[Hit]:
         for line in {*text.splitlines(), *QUOTED.findall(text)}:
             if (item := self._lines.get(_line(WORD.findall(line)))) is not None:
                 yield Hit(item, "verbatim", 1.0)
         found = WORD.findall(text)
-        for table in self._tables.values():
-            yield from table.hits(found)
+        for way in ways:
+            yield from self._tables[way].hits(found)
 
 
 def _line(found: Sequence[str]) -> int:
     return hash(tuple(word.lower() for word in found))
 
 
-LIMIT_S = 120.0
+LIMIT_S = 600.0
 CALIBRATED_ON = 4000
 """Texts, at most, from which the number of chance hits is estimated."""
 FEWEST: Mapping[Way, int] = {"verbatim": 2, "renumbered": 3, "paraphrased": 5}
@@ -247,11 +277,13 @@ class TextSearch:
         best: dict[tuple[Way, str], Place] = {}
         try:
             for piece in _in_time(written, limit_s):
-                text = plain_text(piece.text)
-                for hit in self._index.search(text) if text not in self._given else ():
-                    held = best.get((hit.way, hit.item))
-                    if held is None or hit.score > held.hit.score:
-                        best[hit.way, hit.item] = Place(hit, piece)
+                ways = IN_BLOCKS if piece.is_block else WAYS
+                plain = plain_text(piece.text)
+                for text in {plain, unescaped(plain)} - self._given:
+                    for hit in self._index.search(text, ways):
+                        held = best.get((hit.way, hit.item))
+                        if held is None or hit.score > held.hit.score:
+                            best[hit.way, hit.item] = Place(hit, piece)
             is_complete = True
         except TooMuchTextError:
             is_complete = False

@@ -113,15 +113,28 @@ def _step_by_step(folder: int, path: str, flags: int) -> int:
         os.close(here)
 
 
+class FileId(NamedTuple):
+    """Identifies a file on this machine."""
+
+    device: int
+    inode: int
+
+
 class Entry(NamedTuple):
     """Anything below the folder, other than a folder."""
 
     path: str
-    is_file: bool
-    """Whether it is a regular file with a single name. Nothing else (links, pipes, devices, sockets) may be read."""
+    names: int
+    """How many names a regular file has; 0 for anything else, such as links, pipes, devices and sockets."""
     size: int
     """The apparent size in bytes; a sparse file occupies less."""
     changed_ns: int
+    id: FileId
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file with a single name. Nothing else may be read."""
+        return self.names == 1
 
 
 class Limits(NamedTuple):
@@ -134,15 +147,6 @@ class Limits(NamedTuple):
 
 
 DEFAULT_LIMITS = Limits()
-
-
-class FileId(NamedTuple):
-    """Identifies a file on this machine."""
-
-    device: int
-    inode: int
-
-
 NO_LINKS: Mapping[FileId, int] = MappingProxyType({})
 
 
@@ -223,7 +227,13 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
         with self._scan() as entries:
             return sorted(entry.name for entry in islice(entries, most))
 
-    def walk(self, path: str = "", limits: Limits = DEFAULT_LIMITS, skip: frozenset[str] = frozenset()) -> list[Entry]:
+    def walk(
+        self,
+        path: str = "",
+        limits: Limits = DEFAULT_LIMITS,
+        skip: frozenset[str] = frozenset(),
+        on_missed: Callable[[str], object] = lambda folder: None,
+    ) -> list[Entry]:
         """Lists everything below a folder except folders, breadth first.
 
         Folders that cannot be opened are left out.
@@ -231,6 +241,8 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
         Args:
             path: The folder to start from, relative to this one.
             skip: Names of folders to leave out, in lower case.
+            on_missed: Called with each folder of which something is left out, because it cannot be opened or is beyond
+                a limit.
 
         Raises:
             OSError: The folder to start from cannot be opened.
@@ -242,15 +254,22 @@ class UntrustedFolder(AbstractContextManager["UntrustedFolder"]):
             pass  # raises if it cannot be read
         while queue and left > 0 and time.monotonic() < deadline:
             at, depth = queue.popleft()
-            with suppress(OSError), self.folder(at) as folder, folder._scan() as entries:
-                seen = sorted(islice(entries, left), key=lambda entry: entry.name)
-                left -= len(seen)
-                for entry in seen:
-                    below = f"{at}/{entry.name}" if at else entry.name
-                    if not entry.is_dir(follow_symlinks=False):
-                        found += _entries(below, entry)
-                    elif depth < limits.depth and entry.name.lower() not in skip:
-                        queue.append((below, depth + 1))
+            try:
+                with self.folder(at) as folder, folder._scan() as entries:
+                    seen = sorted(islice(entries, left), key=lambda entry: entry.name)
+                    if next(entries, None) is not None:
+                        on_missed(at)
+                    left -= len(seen)
+                    for entry in seen:
+                        below = f"{at}/{entry.name}" if at else entry.name
+                        if not entry.is_dir(follow_symlinks=False):
+                            found += _entries(below, entry)
+                        elif entry.name.lower() not in skip:
+                            queue.append((below, depth + 1)) if depth < limits.depth else on_missed(below)
+            except OSError:
+                on_missed(at)
+        for below, _ in queue:
+            on_missed(below)
         return found
 
     def match(self, pattern: str, limits: Limits = DEFAULT_LIMITS) -> list[Entry]:
@@ -345,8 +364,8 @@ def _check(status: os.stat_result, path: str, names: int) -> None:
 def _entries(path: str, entry: "os.DirEntry[str]") -> Iterator[Entry]:
     with suppress(OSError):  # it was removed in the meantime
         status = entry.stat(follow_symlinks=False)
-        is_file = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        yield Entry(path, is_file, status.st_size, status.st_mtime_ns)
+        names = status.st_nlink if stat.S_ISREG(status.st_mode) else 0
+        yield Entry(path, names, status.st_size, status.st_mtime_ns, file_id(status))
 
 
 def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

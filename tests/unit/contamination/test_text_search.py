@@ -1,6 +1,8 @@
+import json
 import os
 import random
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +116,21 @@ def test_everything_that_the_agent_wrote_is_read_once(tmp_path: Path) -> None:
     (code / "train.py").write_text("second = 'a later version'\n")
     snapshot_code(code, run.code, "two")
     (run.workspace / "notes.txt").write_text("nothing\nimportant here\n")
-    (run.workspace / "weights.safetensors").write_bytes(b"not a text")
+    (run.workspace / "weights.safetensors").write_bytes(b"\0not a text")
+    (run.workspace / "words.safetensors").write_text("named like weights")
+    (run.workspace / "site-packages").mkdir()
+    (run.workspace / "site-packages" / "module.py").write_text("among libraries")
+    (run.workspace / "first-name").write_text("a file with two names")
+    os.link(run.workspace / "first-name", run.workspace / "second-name")
     (run.workspace / "program").write_bytes(b"\x7fELF\0\0\0\nnot a text either")
     found = list(written_by_agent(run))
     texts = {piece.text: piece for piece in found}
     assert texts["first = 'an early version'"].file.startswith("code/train.py@")
     assert texts["second = 'a later version'"].line == 1
     assert texts["important here"] == Piece("workspace/notes.txt", 2, "important here")
+    assert {"named like weights", "among libraries", "a file with two names"} <= texts.keys()
     assert not any("not a text" in piece.text for piece in found)
+    assert found[-1].text == "among libraries"  # what others wrote comes last
 
 
 def test_equal_files_are_searched_once(tmp_path: Path) -> None:
@@ -163,8 +172,51 @@ def test_traps_in_the_workspace_are_passed_by(tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("hidden words")
     (run.workspace / "link.txt").symlink_to(tmp_path / "outside.txt")
     os.mkfifo(run.workspace / "pipe.txt")
-    os.link(tmp_path / "outside.txt", run.workspace / "second-name.txt")
     assert list(written_by_agent(run)) == []
+
+
+def test_a_file_that_may_belong_to_others_is_not_read_and_said(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path / "runs", spec())
+    run.workspace.mkdir(parents=True)
+    (tmp_path / "outside.txt").write_text("hidden words")
+    os.link(tmp_path / "outside.txt", run.workspace / "second-name.txt")
+    found: list[Piece] = []
+    with pytest.raises(sources.TooMuchTextError):
+        found += written_by_agent(run)
+    assert found == []
+
+
+MODULE = """from typing import List
+
+
+def separate(groups: List[str], width: int = 3) -> List[str]:
+    \"\"\" Cut each of the groups into parts of that width, and leave
+    out what is shorter than half of it; keep the order of the parts.
+    >>> separate(["abcdefg"])
+    ["abc", "def"]
+    \"\"\"
+"""
+
+
+def _escaped_twice(text: str) -> str:
+    return json.dumps({"chat": json.dumps([{"content": text}], indent=1)}, indent=1)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        str, lambda text: f"x = 1\n{text}    return []\n", lambda text: f"PROMPT = {text!r}",
+        lambda text: json.dumps({"prompt": text}), lambda text: json.dumps([{"prompt": text}], indent=2),
+        _escaped_twice, lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("\n", "\n# "),
+    ],
+)  # fmt: skip
+def test_an_item_of_several_lines_is_found_however_it_is_written(write: Callable[[str], str]) -> None:
+    search = TextSearch({"a": MODULE, "b": "\n".join(stories(2, seed=8))}, KNOWN)
+    around = "\n".join(stories(40, seed=9))
+    written = pieces("f", f"{around}\n{write(MODULE)}\n{around}".encode())
+    [place] = search.run(written).found["verbatim"]
+    assert place.hit.item == "a"
+    assert place.hit.score > 0.9
 
 
 def test_long_lines_are_cut() -> None:
