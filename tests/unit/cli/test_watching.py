@@ -74,7 +74,7 @@ def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:
     assert not state.has_ended
 
 
-def test_a_run_on_which_nobody_works_is_interrupted_until_it_goes_on(settings: Settings) -> None:
+def test_a_run_on_which_nobody_works_is_interrupted(settings: Settings) -> None:
     run = RunDir.create(settings.runs, spec())
     run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
     watcher = Watcher(settings.runs, every_run)

@@ -277,7 +277,7 @@ def test_the_merged_model_is_what_peft_makes_of_the_adapter(
 
 
 @pytest.mark.heavy
-def test_unchanged_embeddings_that_peft_saves_beside_a_head_are_left_out(
+def test_embeddings_that_peft_saves_unchanged_are_left_out(
     workspace: Path, base_model: Path, tmp_path: Path, settings: Settings
 ) -> None:
     from transformers import AutoModelForCausalLM
