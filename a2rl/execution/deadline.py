@@ -16,9 +16,8 @@ from typing import NamedTuple, Protocol
 
 from a2rl.core.processes import check_stop
 from a2rl.execution.compute import IDLE_SHARE, Load, Sample, computed
-from a2rl.run.budget import refund_s
+from a2rl.run.budget import Waits, refund_s
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import Entry
 from a2rl.sandbox.command import AgentExit
 
@@ -38,9 +37,8 @@ class Refund:
     def __init__(self, banked_s: float, earlier: Iterable[Entry] = ()) -> None:
         self.seconds = banked_s
         self._idle: list[tuple[float, float]] = []
-        self._waiting: dict[str, float] = {}
-        self._graded: set[str] = set()
-        self._follow_submissions(earlier)
+        self._waits = Waits()
+        self._waits.follow(earlier)
 
     def tick(self, start_s: float, end_s: float, computed: bool, new: Iterable[Entry]) -> None:
         """Processes a tick.
@@ -52,24 +50,11 @@ class Refund:
         """
         if not computed and end_s > start_s:
             self._idle.append((start_s, end_s))
-        for since_s, until_s in self._follow_submissions(new):
+        for since_s, until_s in self._waits.follow(new):
             self._refund_idle_time(since_s, min(until_s, end_s))
-        if self._waiting:
-            self._refund_idle_time(min(self._waiting.values()), end_s)
+        if self._waits.since_s:
+            self._refund_idle_time(min(self._waits.since_s.values()), end_s)
         self._idle = [each for each in self._idle if each[1] > end_s - LONGEST_COPY_S]
-
-    def _follow_submissions(self, entries: Iterable[Entry]) -> list[tuple[float, float]]:
-        """Keeps track of the submissions that wait, and returns the waits that have ended."""
-        ended = []
-        for event in (entry.event for entry in entries):
-            if isinstance(event, SubmissionAccepted) and event.weights_digest not in self._graded:
-                self._waiting.setdefault(event.weights_digest, event.elapsed_s)
-            elif isinstance(event, Graded | GradingFailed):
-                if isinstance(event, Graded):
-                    self._graded.add(event.weights_digest)
-                if (since_s := self._waiting.pop(event.weights_digest, None)) is not None:
-                    ended.append((since_s, event.elapsed_s))
-        return ended
 
     def _refund_idle_time(self, since_s: float, until_s: float) -> None:
         """Refunds the idle time between two moments and removes it, so that overlapping waits count once."""

@@ -191,22 +191,38 @@ def refund_s(state: ClockState) -> float:
     return min(state.refunded_s, REFUND_LIMIT * state.budget_s) if state.refunds else 0.0
 
 
+class Waits:
+    """Follows in the ledger which submissions wait for their grades."""
+
+    def __init__(self) -> None:
+        self.since_s: dict[str, float] = {}
+        """When those that wait now were submitted, by the digest of the weights."""
+        self._graded: set[str] = set()
+
+    def follow(self, entries: Iterable[Entry]) -> list[tuple[float, float]]:
+        """Takes new entries; returns the beginning and the end of each wait that these end, by a grade or failure."""
+        ended = []
+        for event in (entry.event for entry in entries):
+            if isinstance(event, SubmissionAccepted) and event.weights_digest not in self._graded:
+                self.since_s.setdefault(event.weights_digest, event.elapsed_s)
+            elif isinstance(event, Graded | GradingFailed):
+                if isinstance(event, Graded):
+                    self._graded.add(event.weights_digest)
+                if (since_s := self.since_s.pop(event.weights_digest, None)) is not None:
+                    ended.append((since_s, event.elapsed_s))
+        return ended
+
+
 def waited_s(entries: Iterable[Entry], now_s: float) -> float:
     """Returns for how many seconds up to `now_s` at least one accepted submission waited for its grade.
 
     Overlapping waits count once. It does not matter whether the agent computed meanwhile.
     """
-    accepted: list[SubmissionAccepted] = []
-    graded: dict[str, float] = {}
-    for entry in entries:
-        if isinstance(entry.event, SubmissionAccepted):
-            accepted.append(entry.event)
-        elif isinstance(entry.event, Graded | GradingFailed):
-            graded.setdefault(entry.event.weights_digest, entry.event.elapsed_s)
-    waits = sorted((event.elapsed_s, min(now_s, graded.get(event.weights_digest, now_s))) for event in accepted)
+    waits = Waits()
+    ended = waits.follow(entries)
     total, covered_until = 0.0, 0.0
-    for start, end in waits:
-        total += max(0.0, end - max(start, covered_until))
+    for start, end in sorted([*ended, *((since, now_s) for since in waits.since_s.values())]):
+        total += max(0.0, min(end, now_s) - max(start, covered_until))
         covered_until = max(covered_until, end)
     return total
 

@@ -21,9 +21,9 @@ from a2rl.core.files import read_jsonl, read_model
 from a2rl.labels.records import labels_of
 from a2rl.llm.relay.request_log import RequestLogReader, request_log_path
 from a2rl.recording.code_reading import CodeDiff, code_diff
-from a2rl.run.budget import BudgetClock, format_duration
+from a2rl.run.budget import BudgetClock, Waits, format_duration
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, GradingFailed, SubmissionAccepted
+from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Entry
 
 MAX_FILE_BYTES = 64 << 20
@@ -167,7 +167,8 @@ def time_line(run: RunDir, entries: Sequence[Entry], steps: Steps | None) -> Tim
     end_s = run.clock.elapsed_s()
     if end_s <= 0:
         return None
-    evidence = [*_training(run), *_requests(run, entries), *_tools(steps), *_waiting(entries), *_idle(run)]
+    waiting = [Span("waiting", *each) for each in Waits().follow(entries)]
+    evidence = [*_training(run), *_requests(run, entries), *_tools(steps), *waiting, *_idle(run)]
     evidence.sort(key=lambda span: ACTIVITIES.index(span.activity))
     length = end_s / MOMENTS
     found: list[Span] = []
@@ -203,16 +204,6 @@ def _tools(steps: Steps | None) -> Iterator[Span]:
     for step, after in pairwise(steps.marks if steps else ()):
         if step.calls and step.elapsed_s is not None and after.elapsed_s is not None:
             yield Span("coding", step.elapsed_s, after.elapsed_s)
-
-
-def _waiting(entries: Sequence[Entry]) -> Iterator[Span]:
-    """Yields the times from the submission of a checkpoint to its grade, or to the failure of grading."""
-    since: dict[str, float] = {}
-    for event in (entry.event for entry in entries):
-        if isinstance(event, SubmissionAccepted):
-            since.setdefault(event.weights_digest, event.elapsed_s)
-        elif isinstance(event, Graded | GradingFailed) and event.weights_digest in since:
-            yield Span("waiting", since.pop(event.weights_digest), event.elapsed_s)
 
 
 def _idle(run: RunDir) -> Iterator[Span]:

@@ -8,7 +8,7 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.run.budget import Clock, format_duration, parse_duration, waited_s
-from a2rl.run.events import AgentStarted, Event, Graded, SubmissionAccepted
+from a2rl.run.events import AgentStarted, Event, Graded, GradingFailed, SubmissionAccepted
 from a2rl.run.ledger import GENESIS, Entry
 from a2rl.scoring.score import summarise
 
@@ -77,6 +77,11 @@ def test_an_ungraded_submission_waits_until_now_and_no_longer() -> None:
 
 def test_handing_in_the_same_weights_again_waits_for_nothing() -> None:
     assert waited_s(entries(accepted(10, "a"), graded(15, "a"), accepted(40, "a")), now_s=100) == 5
+
+
+def test_a_submission_waits_again_after_a_grade_has_failed() -> None:
+    failed = GradingFailed(weights_digest="a", elapsed_s=20, reason="no memory")
+    assert waited_s(entries(accepted(10, "a"), failed, accepted(30, "a"), graded(45, "a")), now_s=100) == 25
 
 
 def test_a_run_without_submissions_waited_for_nothing() -> None:
