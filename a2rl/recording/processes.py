@@ -24,8 +24,8 @@ MAX_PROCESSES = 500
 """Processes that are looked at in a pass."""
 FULL = "full"
 """The event that says that not all processes are recorded."""
-MAX_LINES = 20_000
-"""Processes of an attempt that are recorded."""
+MAX_LINES = 100_000
+"""Processes of an attempt that are recorded: more than an agent starts that looks once a second, for a day."""
 MAX_OPEN, MAX_FILES = 128, 60
 """Open files that are examined in a pass, and files that are recorded, for each process."""
 WRITES = os.O_WRONLY | os.O_RDWR
