@@ -52,13 +52,14 @@ if TYPE_CHECKING:
     from a2rl.sampling.decoder import conversation
 else:  # the folder of this file is not searched for modules, so that none of them can hide another one
 
-    def _beside(name):
-        found = spec_from_file_location(Path(name).stem, Path(__file__).parent / name)
+    def _module(path):
+        found = spec_from_file_location(path.stem, path)
         module = module_from_spec(found)
         found.loader.exec_module(module)
         return module
 
-    vllm_weights, conversation = _beside("vllm_weights.py"), _beside("decoder/conversation.py")
+    vllm_weights = _module(Path(__file__).with_name("vllm_weights.py"))
+    conversation = _module(Path(__file__).with_name("decoder") / "conversation.py")
 
 Json = dict[str, Any]
 GIB = 1 << 30
