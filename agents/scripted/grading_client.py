@@ -5,19 +5,27 @@ import time
 from pathlib import Path
 
 import requests
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+RETRIES = 8
+"""A request is repeated so often if the server does not answer, over two minutes: it may be starting again."""
 
 
 class Grader:
     """Client of the grading server."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url, self.server = url, requests.Session()
+        # Weights that are submitted twice are graded once, so that repeating a submission is safe.
+        retries = Retry(RETRIES, backoff_factor=0.5, allowed_methods=None, respect_retry_after_header=False)
+        self.server.mount("http://", HTTPAdapter(max_retries=retries))
         self.deadline = 0.0
         self.sync_clock()
 
     def sync_clock(self) -> None:
         """Asks for the time left; needed after each submission, since waiting for a grade may extend the deadline."""
-        self.deadline = time.monotonic() + float(requests.get(f"{self.url}/time", timeout=30).json()["remaining"])
+        self.deadline = time.monotonic() + float(self.server.get(f"{self.url}/time", timeout=30).json()["remaining"])
 
     def remaining_s(self) -> float:
         """Returns the seconds until the deadline."""
@@ -38,7 +46,7 @@ class Grader:
         """
         claims = {"method": method, "parent": parent, "note": note}
         request = {"model_path": str(checkpoint), **{name: text for name, text in claims.items() if text}}
-        reply = requests.post(f"{self.url}/submit", json=request, timeout=None)
+        reply = self.server.post(f"{self.url}/submit", json=request, timeout=None)
         self.sync_clock()
         if not reply.ok:
             log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")

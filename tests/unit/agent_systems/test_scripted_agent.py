@@ -1,13 +1,17 @@
 """Tests what the scripted agent adds to TRL: cheaper passes with the same gradient, and a selection of items."""
 
+import importlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.run_maker import REPOSITORY
 from tests.small_model import build_base_model
 
 SETTING = """
@@ -430,3 +434,20 @@ def test_a_program_that_sleeps_for_ever_fails_its_tests(repository: Path) -> Non
     command = [sys.executable, "-c", test, str(repository / "agents" / "scripted")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "False\n"
+
+
+def test_a_grading_server_that_starts_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "agents" / "scripted"))
+    client = importlib.import_module("grading_client")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            body = b'{"remaining": 60.0}'
+            server.accept()[0].close()  # it ends, and starts again
+            with server.accept()[0] as connection:
+                connection.recv(10_000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+        threading.Thread(target=answer, daemon=True).start()
+        grader = client.Grader(f"http://127.0.0.1:{server.getsockname()[1]}")
+    assert 50 < grader.remaining_s() <= 60
