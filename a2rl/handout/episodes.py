@@ -271,7 +271,7 @@ def _episode(
         episode.turns.append(turn)
         episode.invalid, episode.reward = environment.invalid, environment.reward
         if answer:
-            _add(episode, tokenizer(lacking + answer)["input_ids"], None, 0)
+            _add(episode, tokenizer(lacking + answer, add_special_tokens=False)["input_ids"], None, 0)
     return episode
 
 

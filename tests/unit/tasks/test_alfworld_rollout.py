@@ -47,6 +47,16 @@ assert once == again
 stuck = play_games(games, max_steps=30, max_invalid=2)
 assert all(episode.invalid <= 2 and (episode.reward or len(episode.turns) <= 30) for episode in stuck)
 
+class Beginning:  # a tokenizer that begins each text with a token of its own, as that of Llama does
+    def __call__(self, text, add_special_tokens=True):
+        return {"input_ids": [tokenizer.eos_token_id] * add_special_tokens + tokenizer(text)["input_ids"]}
+    def __getattr__(self, name):
+        return getattr(tokenizer, name)
+[episode] = play(model, Beginning(), [GameEnvironment(games[0])], **settings)
+assert episode.prompt[0] == tokenizer.eos_token_id
+answers = [token for token, written in zip(episode.tokens, episode.written) if not written]
+assert answers and tokenizer.eos_token_id not in answers, "an answer is no beginning of a text"
+
 class Trainer:
     class state: global_step = 7
     class accelerator: unwrap_model, process_index = staticmethod(lambda model: model), 0
