@@ -13,12 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from a2rl.agent_systems.transcripts import formats
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
-from a2rl.core.files import StrictModel, read_text, validation_message
+from a2rl.core.files import StrictModel, read_yaml, validation_message
 
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
@@ -183,11 +182,10 @@ def find_agent(name: str, root: Path) -> Agent:
         raise unknown_name("agent", name, known)
     folder = root / "agents" / name
     try:
-        settings = yaml.safe_load(read_text(folder / "agent.yaml"))
-        return Agent(**{"id": name, **settings, "folder": folder})
+        return Agent(**{"id": name, **read_yaml(folder / "agent.yaml"), "folder": folder})
     except ValidationError as error:
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {validation_message(error)}") from error
-    except (yaml.YAMLError, TypeError, ValueError) as error:  # the last one: a date that there is not
+    except (TypeError, ValueError) as error:
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {' '.join(str(error).split())}") from error
 
 

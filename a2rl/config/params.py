@@ -4,14 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, Field, NonNegativeFloat, ValidationError
 
 from a2rl.anchor.params import AnchorParams
 from a2rl.config.preset import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import StrictModel, read_text, validation_message
+from a2rl.core.files import StrictModel, read_yaml, validation_message
 from a2rl.judge.annotator import annotator_names
 from a2rl.judge.params import JudgeParams
 from a2rl.models.tiny_params import TinyParams
@@ -129,8 +128,6 @@ def load_params(root: Path) -> Params:
     """
     path = root / "params.yaml"
     try:
-        return Params.model_validate(yaml.safe_load(read_text(path)))
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not valid YAML: {error}") from error
+        return Params.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UsageError(f"{path}: {validation_message(error)}") from error

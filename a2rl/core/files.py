@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.secrets import scrub
 
 TEMPORARY = ".tmp"
@@ -218,6 +219,32 @@ def read_text(path: Path) -> str:
             f"{path} is not in UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8"
         ) from error
     raise IntegrityError(f"{path} is in UTF-16, not in UTF-8: save it as UTF-8")
+
+
+def read_yaml(path: Path) -> Any:
+    """Returns what is in a YAML file of the user's.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        UsageError: It is not valid, or has a key twice, of which one would be ignored; the message says where.
+        IntegrityError: It is not a text in UTF-8.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Accepts each key once."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            for name, count in names.items():
+                if count > 1 and name != "<<":  # which merges other mappings
+                    raise yaml.constructor.ConstructorError(None, None, f"{name!r} is there twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(read_text(path), Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the second: a date that there is not
+        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:

@@ -19,11 +19,10 @@ import re
 from pathlib import Path
 from typing import Literal, Self
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import StrictModel, read_text, validation_message
+from a2rl.core.files import StrictModel, read_yaml, validation_message
 
 SHIPPED = Path(__file__).with_name("scenarios")
 
@@ -111,8 +110,6 @@ def load_scenario(name: str) -> Scenario:
     if not path.is_file():
         raise unknown_name("scenario", name, [each.stem for each in SHIPPED.glob("*.yaml")])
     try:
-        return Scenario.model_validate(yaml.safe_load(read_text(path)))
+        return Scenario.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UsageError(f"{path}: {validation_message(error)}") from error
-    except (yaml.YAMLError, ValueError) as error:  # the latter: a date that there is not
-        raise UsageError(f"{path}: {' '.join(str(error).split())}") from error

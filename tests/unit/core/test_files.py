@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.core import files
-from a2rl.core.errors import InfrastructureError, IntegrityError
-from a2rl.core.files import TEMPORARY, folder_digest, read_jsonl, replace_folder, write_atomically
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.files import TEMPORARY, folder_digest, read_jsonl, read_yaml, replace_folder, write_atomically
 
 
 def test_threads_that_write_the_same_file_do_not_meet(tmp_path: Path) -> None:
@@ -132,3 +132,25 @@ def test_a_file_in_another_encoding_is_named_with_it(tmp_path: Path, encoding: s
     path.write_bytes(ROW.replace("\u2028", "").encode(encoding))
     with pytest.raises(IntegrityError, match=rf"rows\.jsonl is .*{named}.*save it as UTF-8"):
         read_jsonl(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", "'c' is there twice.*line 3"),
+        ("a: [1", "expected ',' or ']'"),
+        ("a: 2026-13-45", "month must be in 1..12"),
+        ("[" * 5000, "recursion"),
+    ],
+)
+def test_a_yaml_file_with_a_mistake_is_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=f"(?s)params.yaml: .*{says}") as refused:
+        read_yaml(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_yaml_file_may_merge_mappings(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("x: &x {a: 1, b: 2}\ny:\n  <<: *x\n  b: 3\nz: {<<: *x}\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"x": {"a": 1, "b": 2}, "y": {"a": 1, "b": 3}, "z": {"a": 1, "b": 2}}
