@@ -14,7 +14,7 @@ from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
 from a2rl.results.figures import RunMetrics, contributions_of, result_items, run_metrics
 from a2rl.run.directory import UNREADABLE, RunDir
-from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted
+from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
 from a2rl.run.gpu_share import allocation_of
 from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Entry, events_of, grades_among
@@ -25,7 +25,7 @@ from a2rl.validity.record import Word, counted, read_validity
 
 STATE_FILES = (
     "spec.json", "ledger.db", "ledger.db-wal", "records/grade.json", "records/execute.json", "records/labels.json",
-    "records/validity.json",
+    "records/validity.json", "clock.json",
     "grades/baseline.json", "grades",
 )  # fmt: skip
 """A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
@@ -163,7 +163,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
     labels, validity = labels_of(run), read_validity(run)
-    counts = counted(run, graded)
+    counts, agent_s = counted(run, graded), _agent_s(run, executed)
     return RunSummary(
         state=state,
         run_id=run.id,
@@ -180,11 +180,11 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         final=graded.final.score if graded and graded.final else None,
         public_baseline=next((event.public.score for event in events_of(entries, BaselineKnown)), None),
         submissions=executed.submissions if executed else len(events_of(entries, SubmissionAccepted)),
-        refused=executed.refused if executed else 0,
-        agent_s=executed.elapsed_s if executed else 0.0,
+        refused=sum(event.count for event in events_of(entries, SubmissionRefused)),
+        agent_s=agent_s,
         cost_usd=executed.cost_usd if executed else None,
         tokens=seen.tokens if seen else usage.tokens if usage else None,
-        gpu_hours=_gpu_hours(run, executed),
+        gpu_hours=_gpu_hours(run, agent_s),
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
         failures=tuple(failure.kind for failure in labels.failures) if labels else (),
@@ -195,11 +195,18 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
     )
 
 
-def _gpu_hours(run: RunDir, executed: ExecuteRecord | None) -> float | None:
+def _agent_s(run: RunDir, executed: ExecuteRecord | None) -> float:
+    """Returns the agent's time, also of a run whose machine failed before the end of the agent was recorded."""
+    if executed is not None:
+        return executed.elapsed_s
+    return run.clock.elapsed_s() if run.clock.path.exists() else 0.0
+
+
+def _gpu_hours(run: RunDir, agent_s: float) -> float | None:
     share = allocation_of(run)
-    if executed is None or share is None or not share.all:
+    if not agent_s or share is None or not share.all:
         return None
-    return len(share.all) * executed.elapsed_s / 3600
+    return len(share.all) * agent_s / 3600
 
 
 def _parameters(run: RunDir) -> int | None:

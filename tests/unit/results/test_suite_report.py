@@ -254,6 +254,14 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
     assert first.reason == ""
 
 
+def test_a_run_whose_machine_failed_keeps_the_agents_time(tmp_path: Path) -> None:
+    run = simulate_run(checkout(tmp_path), 1, gpus=2)
+    run.record_path("execute").unlink()
+    summary = summary_of(run)
+    assert summary.agent_s == run.spec.budget_s
+    assert summary.gpu_hours == pytest.approx(2 * run.spec.budget_s / 3600)
+
+
 def test_a_summary_that_came_with_a_copied_run_is_not_believed(tmp_path: Path) -> None:
     run = simulate_run(checkout(tmp_path), 1)
     honest = summary_of(run)
