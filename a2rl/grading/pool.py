@@ -58,7 +58,8 @@ class GradingError(InfrastructureError):
         self.attempts = attempts
         """How many times a job is tried that fails in this way; once if another attempt would fail as well."""
         self.is_of_machine = is_of_machine
-        """Whether the machine certainly was the reason, so that this says nothing about the checkpoint."""
+        """Whether the machine certainly was the reason, so that this says nothing about the checkpoint. Memory may be
+        lacking because of the checkpoint, and a run must end all the same."""
 
 
 class _Failure(NamedTuple):
@@ -310,13 +311,12 @@ class _Slot:
             reason = failure.read_text(encoding="utf-8")
             failure.unlink()
             if lacks_memory:
-                return _Failure(f"{reason}; {MORE_MEMORY}", MEMORY_ATTEMPTS, is_of_machine=True)
+                return _Failure(f"{reason}; {MORE_MEMORY}", MEMORY_ATTEMPTS)
             return _Failure(reason, is_of_machine=exit_code == OF_MACHINE)
         if exit_code == 0:
             return _Failure(attempts=ATTEMPTS)
         reason = f"{_how_it_ended(exit_code)}; its log is {job.log}"
-        is_of_machine = exit_code in {OUT_OF_MEMORY, OF_MACHINE}
-        return _Failure(reason, MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS, is_of_machine)
+        return _Failure(reason, MEMORY_ATTEMPTS if lacks_memory else ATTEMPTS, exit_code == OF_MACHINE)
 
     def live_worker(self) -> "WorkerProcess":
         """Returns the worker, or a new one if it has died."""
