@@ -183,6 +183,8 @@ def find_agent(name: str, root: Path) -> Agent:
     folder = root / "agents" / name
     try:
         return Agent(**{"id": name, **read_yaml(folder / "agent.yaml"), "folder": folder})
+    except UsageError as error:
+        raise TaskDefinitionError(str(error).removeprefix(f"{root}/")) from error
     except ValidationError as error:
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {validation_message(error)}") from error
     except (TypeError, ValueError) as error:
