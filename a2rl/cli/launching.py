@@ -222,16 +222,17 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
 
 def _require_prefect(settings: Settings) -> None:
     """Requires that the user's own Prefect server answers, whatever it says."""
+    if not (url := settings.environ.get("PREFECT_API_URL")):
+        return
     import httpx  # takes a tenth of a second
 
-    if url := settings.environ.get("PREFECT_API_URL"):
-        try:
-            httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UsageError(
-                f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the "
-                "variable, and a2rl starts one of its own"
-            ) from error
+    try:
+        httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UsageError(
+            f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the variable, "
+            "and a2rl starts one of its own"
+        ) from error
 
 
 def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:

@@ -89,8 +89,13 @@ def _limits_of_a_container() -> Iterator[int]:
 
 def free_bytes(folder: Path) -> int:
     """Returns the free bytes on the disk of a folder."""
+    return free_space(folder)[0]
+
+
+def free_space(folder: Path) -> tuple[int, int]:
+    """Returns the free bytes and inodes on the disk of a folder; some file systems have no limit of inodes."""
     status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
+    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else 1 << 62
 
 
 def apply_limits(resources: Resources, held: Sequence[str], running: int) -> None:

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
+from a2rl.linux.resources import free_space
 
 FULL = "the disk is full"
 MIN_FREE_BYTES = 256 << 20
@@ -54,15 +55,15 @@ class DiskWatch:
             limit: The limit in bytes; 0: none.
         """
         self._folders, self._limit = list(folders), limit
-        self._free, free_files = _free(self._folders[0])
-        self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used
+        self._free, free_files = free_space(Path(self._folders[0]))
+        self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used if limit else 0
         self._has_room, self._has_files = self._free > 2 * MIN_FREE_BYTES, free_files > 2 * MIN_FREE_FILES
         self._next = 0.0
 
     def check(self, processes: Iterable[int]) -> str:
         """Returns why the agent has to be ended, or an empty text."""
         try:
-            free, free_files = _free(self._folders[0])
+            free, free_files = free_space(Path(self._folders[0]))
         except OSError:
             return ""
         if (self._has_room and free < MIN_FREE_BYTES) or (self._has_files and free_files < MIN_FREE_FILES):
@@ -78,12 +79,6 @@ class DiskWatch:
         if used <= self._limit:
             return ""
         return f"its files take {used / 2**30:.1f} GiB, more than {self._limit / 2**30:.1f}"
-
-
-def _free(folder: str) -> tuple[int, int]:
-    """Returns the free bytes and inodes of a folder's disk; some file systems have no limit of inodes."""
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else 1 << 62
 
 
 class Measured(NamedTuple):

@@ -133,7 +133,7 @@ def hides_in_a_deep_folder(folder: Path) -> None:
 
 def test_what_cannot_be_measured_counts_as_what_the_disk_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter([50 << 30, 40 << 30, 20 << 30])
-    monkeypatch.setattr(storage, "_free", lambda _: (next(free), 1 << 20))
+    monkeypatch.setattr(storage, "free_space", lambda _: (next(free), 1 << 20))
     watch = DiskWatch([str(tmp_path)], 25 << 30)
     hides_in_a_deep_folder(tmp_path)
     assert not bytes_below([str(tmp_path)]).is_complete
@@ -143,7 +143,7 @@ def test_what_cannot_be_measured_counts_as_what_the_disk_lost(tmp_path: Path, mo
 
 def test_an_agent_that_uses_up_the_inodes_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter([10_000, 3_000, 1_000])
-    monkeypatch.setattr(storage, "_free", lambda _: (50 << 30, next(free)))
+    monkeypatch.setattr(storage, "free_space", lambda _: (50 << 30, next(free)))
     watch = DiskWatch([str(tmp_path)], 0)
     assert [watch.check([]), watch.check([])] == ["", storage.FULL]
 
