@@ -52,6 +52,10 @@ class MissingInputError(InfrastructureError):
     """A run's base model or data is missing or has changed. The run has no result until it is restored."""
 
 
+class LackOfMemoryError(InfrastructureError):
+    """A model does not fit into the memory that is free. Whether the machine or the model is to blame is not known."""
+
+
 class TaskDefinitionError(A2rlError):
     """A task or agent folder breaks its contract; its author has to fix it."""
 

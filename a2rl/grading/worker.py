@@ -24,7 +24,7 @@ import time
 import traceback
 from contextlib import AbstractContextManager, suppress
 
-from a2rl.core.errors import A2rlError, InfrastructureError
+from a2rl.core.errors import A2rlError, InfrastructureError, LackOfMemoryError
 from a2rl.core.files import MACHINE_ERRORS, digest_of, file_digest
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
@@ -193,7 +193,8 @@ def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
         return OUT_OF_MEMORY
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
         return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
-    return OF_MACHINE if type(error) is InfrastructureError else FAILED
+    may_be_models = isinstance(error, EngineLostError | LackOfMemoryError)
+    return OF_MACHINE if isinstance(error, InfrastructureError) and not may_be_models else FAILED
 
 
 def _require_gpu(job: GradeJob) -> None:

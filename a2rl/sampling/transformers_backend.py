@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import LackOfMemoryError, UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
     Decoder,
@@ -85,7 +85,7 @@ class TransformersSampler(Sampler):
         """See `Sampler`.
 
         Raises:
-            InfrastructureError: There is not enough memory for even one text.
+            LackOfMemoryError: There is not enough memory for even one text.
         """
         decoding = Decoding(params.temperature, params.top_p, params.top_k, params.seed)
         rows = 1 if self._exact else MAX_BATCH[self._device.type]
@@ -96,7 +96,7 @@ class TransformersSampler(Sampler):
             in_tokens = [self._in_tokens(conversation, params) for conversation in conversations]
             return decoder.run(in_tokens, decoding, stops, self._on_end)
         except OutOfMemoryError as error:
-            raise InfrastructureError(
+            raise LackOfMemoryError(
                 "not enough memory to generate even one text: use a smaller model or shorter texts"
             ) from error
 
@@ -180,7 +180,7 @@ def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any,
         raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
     except RuntimeError as error:
         if is_out_of_memory(error):
-            raise InfrastructureError(f"not enough memory to load {folder}") from error
+            raise LackOfMemoryError(f"not enough memory to load {folder}") from error
         raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
     if not tokenizer("a")["input_ids"]:
         # Without its files transformers makes a tokenizer that knows no tokens.
@@ -191,7 +191,7 @@ def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any,
     try:
         return tokenizer, model.to(device).eval()
     except torch.OutOfMemoryError as error:
-        raise InfrastructureError(f"not enough GPU memory to load {folder}") from error
+        raise LackOfMemoryError(f"not enough GPU memory to load {folder}") from error
 
 
 def first_line(error: BaseException) -> str:

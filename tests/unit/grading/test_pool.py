@@ -11,14 +11,23 @@ from typing import Any
 
 import pytest
 
-from a2rl.core.errors import InfrastructureError, InterruptedByUserError
+from a2rl.core.errors import (
+    A2rlError,
+    InfrastructureError,
+    InterruptedByUserError,
+    LackOfMemoryError,
+    MissingInputError,
+    UsageError,
+)
 from a2rl.core.files import write_model
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError, WorkerProcess
+from a2rl.grading.pool import MAX_JUDGING, OF_MACHINE, GraderPool, GradingError, WorkerProcess
+from a2rl.grading.worker import FAILED, _exit_code_of
 from a2rl.linux.gpu_locks import hold_for_grade
+from a2rl.sampling.vllm_process import EngineLostError
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for, worker_pids
 
@@ -76,6 +85,20 @@ def test_a_failure_says_whether_the_machine_is_the_reason(
     error = pool.submit(make(do).model_copy(update={"memory_wait_s": 0.1})).exception(SOON_S)
     assert isinstance(error, GradingError)
     assert error.is_of_machine == is_of_machine
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InfrastructureError("the disk is full"), OF_MACHINE),
+        (MissingInputError("the data has changed"), OF_MACHINE),
+        (LackOfMemoryError("not enough memory to generate even one text"), FAILED),
+        (EngineLostError("vLLM has died", ""), FAILED),
+        (UsageError("cannot be loaded as a checkpoint"), FAILED),
+    ],
+)
+def test_what_may_be_the_models_fault_is_not_the_machines(error: A2rlError, code: int) -> None:
+    assert _exit_code_of(error, None) == code
 
 
 def test_a_device_grades_on_while_a_job_waits_for_its_judge(pool: GraderPool, make: Make) -> None:
