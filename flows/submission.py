@@ -41,7 +41,7 @@ from prefect.utilities.callables import parameter_schema
 from a2rl.cluster.claims import RunRow
 from a2rl.cluster.copies import read_spec, write_spec
 from a2rl.cluster.holding import Cluster, new_run
-from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
+from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError, first_line
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
 from a2rl.run.spec import RunSpec
@@ -85,9 +85,8 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
         with get_client(sync_client=True) as client:
             yield client
     except httpx.HTTPError as error:
-        text = (str(error).splitlines() or [type(error).__name__])[0]
         raise InfrastructureError(
-            f"the Prefect server at {url} failed: {text}; start it, or set PREFECT_API_URL"
+            f"the Prefect server at {url} failed: {first_line(error)}; start it, or set PREFECT_API_URL"
         ) from error
 
 

@@ -43,7 +43,9 @@ class FakeSampler(Sampler):
                 self.asked.append(prompt)
                 answer = self._answer(prompt)
                 prompt = conversation.send(
-                    Completion(answer, "stop", len(str(prompt)), 5) if isinstance(answer, str) else answer
+                    Completion(answer, "stop", len(str(prompt)), 5, is_cut=self.room_after(prompt) < 0)
+                    if isinstance(answer, str)
+                    else answer
                 )
         except StopIteration as end:
             result: T = end.value

@@ -18,11 +18,13 @@ from a2rl.task_api.data import prepare_data
 def grade(
     context: typer.Context,
     task: Task,
-    model: Annotated[str, typer.Option(help="The checkpoint: a name (`a2rl models`), a folder, or a hub id.")],
+    model: Annotated[
+        str, typer.Option(help="The checkpoint: a name (`a2rl models`), a folder, a GGUF file, or a hub id.")
+    ],
     variant: Variant = "mini",
     source: Source = None,
     split: Split = "all",
-    limit: Annotated[int | None, typer.Option(min=1, help="Grade a sample of so many items.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Grade only this many items, drawn at random.")] = None,
     backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
     generation: Annotated[
         str, typer.Option(help="How the model answers: temperature=0.6,samples=4 ...; the rest as params.yaml says.")

@@ -142,7 +142,7 @@ def _job(settings: Settings, request: GradeRequest, scratch: Path) -> GradeJob:
     variant = nearest_variant(task, request.variant, request.source)
     folder = resolve_model(request.model, settings)
     backend = one_of("back end", request.backend or grading.backend, Backend)
-    dtype = one_of("type of numbers", request.dtype or grading.dtype, DtypeSetting)
+    dtype = one_of("dtype", request.dtype or grading.dtype, DtypeSetting)
     return GradeJob(
         root=settings.root,
         task=task.id,
@@ -225,5 +225,7 @@ def _read_completions(path: Path) -> dict[str, str]:
             raise UsageError(f"{path}, row {number}: needs an id and a completion, which is a string")
         if str(row["id"]) in completions:
             raise UsageError(f"{path}, row {number}: id {row['id']} occurs twice")
+        if any("\ud800" <= character <= "\udfff" for character in row["completion"]):
+            raise UsageError(f"{path}, row {number}: the completion has half a character, such as half an emoji")
         completions[str(row["id"])] = row["completion"]
     return completions

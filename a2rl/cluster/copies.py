@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field
 
-from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
+from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError, first_line
 from a2rl.core.files import StrictModel
 from a2rl.run.ledger import Row, as_row
 from a2rl.run.names import RUN_ID
@@ -132,7 +132,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise InfrastructureError(f"the store {self._url} cannot {what}: there is no such object") from error
         except Exception as error:  # botocore, aiohttp and fsspec raise many unrelated types
-            text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            text = first_line(error)[:300]
             full = isinstance(error, OSError) and error.errno == errno.ENOSPC
             remedy = "free some space there" if full else "check A2RL_STORE and that the store is running"
             raise InfrastructureError(f"the store {self._url} cannot {what}: {text}; {remedy}") from error

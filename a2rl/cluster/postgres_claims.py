@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from a2rl.cluster.claims import LEASE_S, Claim, Commit, NewRun, Progress, RunRow, lost, taken
-from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.errors import InfrastructureError, UsageError, first_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -194,9 +194,8 @@ class PostgresClaims:
                 yield database
         except driver.Error as error:
             where = self._url.rpartition("@")[2]
-            text = (str(error).strip().splitlines() or [type(error).__name__])[0]
             kind = _UnreachableError if isinstance(error, driver.OperationalError) else InfrastructureError
-            raise kind(f"Postgres at {where} failed: {text}; check A2RL_CLAIMS and that server") from error
+            raise kind(f"Postgres at {where} failed: {first_line(error)}; check A2RL_CLAIMS and that server") from error
 
     @cached_property
     def _driver(self) -> Any:

@@ -73,6 +73,8 @@ class Cells:
                 status = 0
             os._exit(status)
         theirs.close()
+        self.pid = 0
+        """The process id of the cell that was started last."""
 
     def check(self) -> None:
         """Checks that the confinement is in force.
@@ -88,6 +90,7 @@ class Cells:
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"+"], [theirs.fileno()])
+        self.pid = int(self._control.recv(16))
         return ours
 
     def end(self) -> int:
@@ -126,6 +129,7 @@ def _fork_cells(control: socket.socket, limits: CellLimits, use_landlock: bool) 
         if cell == 0:
             _run_cell(descriptor, limits, files=use_landlock)
         os.close(descriptor)
+        control.send(str(cell).encode())
         control.recv(1)
         os.kill(cell, signal.SIGKILL)
         status = os.waitpid(cell, 0)[1]

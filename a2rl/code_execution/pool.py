@@ -6,12 +6,13 @@ See `a2rl.code_execution` for why its verdicts can be trusted.
 import json
 import os
 import queue
-import select
+import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,18 +178,18 @@ class _Tester:
             self.close()
             return Outcome(False, str(error), is_sure=False)
         if said is None:
-            self.close()
-            return Outcome(False, "the test did not come to an end", is_sure=False)
+            used_up = self.close() == -signal.SIGPROF  # the test computed too much with what it was given
+            return Outcome(False, "the test did not come to an end", is_sure=used_up)
         return Outcome(not said["why"], said["why"], said["is_sure"])
 
     def _line(self, timeout_s: float) -> dict[str, Any] | None:
         """Returns what it says next; None if it has ended or says nothing in time."""
-        if not select.select([self._process.answers], [], [], timeout_s)[0]:
+        if not connection.wait([self._process.answers.fileno()], timeout_s):
             return None
         line = self._process.answers.readline()
         return dict(json.loads(line)) if line else None
 
-    def close(self) -> None:
-        """Ends it with its cell, and waits for its end."""
+    def close(self) -> int:
+        """Ends it with its cell, and waits for its end; returns its exit status."""
         self._is_ready = False
-        self._process.end_group(END_TIMEOUT_S)
+        return self._process.end_group(END_TIMEOUT_S)

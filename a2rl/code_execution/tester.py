@@ -8,7 +8,8 @@ A test that does not finish, such as a sum up to a number that an answer returne
 the kernel, which no computation can delay. The pool then starts another tester.
 
 An outcome is not sure if the cell was killed without having used up its processor time: the answer may have needed too
-much time or closed its connection, but the machine may also be too busy, or may have run out of memory.
+much time or closed its connection, but the machine may also be too busy, or may have run out of memory. It is sure if
+the answer slept: then neither the cell nor the tester computed or waited for a processor during most of the time.
 """
 
 import contextlib
@@ -46,6 +47,8 @@ class RemoteFunction:
         """Whether the cell could be set up."""
         self.is_lost = False
         """Whether the cell has ended, or was silent for too long."""
+        self.is_late = False
+        """Whether it was silent for too long."""
 
     def load(self, program: str, entry_point: str) -> None:
         """Loads a program in the cell.
@@ -82,6 +85,7 @@ class RemoteFunction:
             if sys.stdin in ready:  # no case is sent before the last one is answered, so the pool has ended
                 raise SystemExit
             if not ready:
+                self.is_late = True
                 raise self._lost("took too long")
             block = self._cell.recv(1 << 16)
             if not block:
@@ -100,7 +104,8 @@ class RemoteFunction:
 def test_answer(case: dict[str, str], cells: Cells, limits: CellLimits) -> dict[str, Any]:
     """Tests an answer; returns why it fails (empty if it passes), and whether that is sure."""
     signal.alarm(math.ceil(limits.wall_s) + MARGIN_S)
-    cell, why = cells.start(), ""
+    signal.setitimer(signal.ITIMER_PROF, limits.wall_s)
+    cell, why, before_s = cells.start(), "", processor_s(os.getpid())
     with cell:
         # Sending must not block on an answer that does not read.
         cell.settimeout(limits.wall_s)
@@ -110,10 +115,26 @@ def test_answer(case: dict[str, str], cells: Cells, limits: CellLimits) -> dict[
             _run_test(case, function)
         except Exception as error:  # noqa: BLE001 - a test may raise anything when the answer returns nonsense
             why = f"{type(error).__name__}: {error}"[:200]
+        needed_s = processor_s(cells.pid) + processor_s(os.getpid()) - before_s
         ended_by = cells.end()
     signal.alarm(0)
-    is_sure = function.is_ready and not (function.is_lost and ended_by == signal.SIGKILL)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    slept = function.is_late and needed_s < limits.wall_s / 2
+    is_sure = function.is_ready and (slept or not (function.is_lost and ended_by == signal.SIGKILL))
     return {"why": f"{why}: out of processor time" if ended_by == signal.SIGXCPU else why, "is_sure": is_sure}
+
+
+def processor_s(pid: int) -> float:
+    """Returns for how many seconds a process has computed or waited for a processor.
+
+    Infinite if the kernel does not say so, or if the process has ended, was stopped or waits for the disk.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        computed, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except OSError:
+        return math.inf
+    return (int(computed) + int(waited)) / 1e9 if state in "RS" and int(computed) else math.inf
 
 
 def _run_test(case: dict[str, str], candidate: Callable[..., Any]) -> None:

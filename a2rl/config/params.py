@@ -25,7 +25,7 @@ class GradingParams(StrictModel):
 
     backend: Backend = "transformers"
     dtype: DtypeSetting = "auto"
-    """The type of numbers to compute with. `auto`: bfloat16 on a GPU; on a CPU float32, or bfloat16 if the base model
+    """The dtype to compute with. `auto`: bfloat16 on a GPU; on a CPU float32, or bfloat16 if the base model
     is stored in 16 bits and the CPU has instructions for that (avx512_bf16 or amx_bf16)."""
     exact: bool = False
     """Whether results must not depend on batching, not even in the last bit. This is slower."""

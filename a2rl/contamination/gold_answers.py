@@ -47,7 +47,7 @@ class GoldJob(FrozenModel):
     """What the process does."""
 
     models: tuple[Path, ...]
-    """The base model is the last one. As in grading, it decides the type of numbers that all are computed in."""
+    """The base model is the last one. As in grading, it decides the dtype that all are computed in."""
     items: tuple[Asked, ...]
     chat_template_kwargs: dict[str, Any]
     """See `a2rl.sampling.SamplingParams`."""

@@ -86,6 +86,11 @@ WARNING = re.compile(r":\d+: \w*Warning: |^warnings\.warn\(|\[W\d{4} |^[\d:.,TZ 
 """The lines of warnings: of Python, with the place and then the code, of PyTorch's libraries, and of logs."""
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def last_words(output: str, nothing: str = "it says nothing") -> str:
     """Returns the line in which a program that has ended says why: its last one, but for warnings.
 

@@ -16,7 +16,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, first_line
 from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
@@ -249,7 +249,6 @@ def _number(module: str, key: str, patterns: Patterns, config: Mapping[str, Any]
 def main(base_model: Path, folder: Path, target: Path) -> None:
     """Merges the adapter, or says why it cannot be merged, in the process for that."""
     from a2rl.models.loading import load_model
-    from a2rl.sampling.transformers_backend import first_line
 
     adapter = read_model(folder / "checked.json", Adapter)
     model = load_model(base_model)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from a2rl.core.errors import InvalidSubmissionError, UsageError
+from a2rl.core.errors import InvalidSubmissionError, UsageError, first_line
 from a2rl.core.files import FrozenModel, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
@@ -82,7 +82,7 @@ def _try_apart(folder: Path, settings: Settings) -> BaseTrial:
 
 def main(folder: Path, scratch: Path) -> None:
     """Tries the base model, in the process for that."""
-    from a2rl.sampling.transformers_backend import UNLOADABLE, first_line
+    from a2rl.sampling.transformers_backend import UNLOADABLE
 
     complete: dict[str, Any] = {}
     problem = ""

@@ -15,7 +15,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.outputs import ProgressFile, join_outputs, outputs_path, recorded
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
-from a2rl.models.base_model import resolve_model
+from a2rl.models.base_model import model_digest, resolve_model
 from a2rl.run.rules import LONGEST_S, GradingLimits
 from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.sampling.engine_params import Dtype, DtypeSetting, EngineMemory, VllmParams, computing_type
@@ -58,7 +58,7 @@ class GradeJob(StrictModel):
     generation: Generation = Generation()
     """How the model answers."""
     dtype: Dtype | None = None
-    """The type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU."""
+    """The dtype to compute with; None: bfloat16 on a GPU, float32 on a CPU."""
     vllm: VllmParams | None = None
     """Options of the back end vllm."""
     memory: EngineMemory | None = None
@@ -88,7 +88,7 @@ class GradeResult(StrictModel):
 
     schema_version: Literal[1] = 1
     dtype: Dtype | None = None
-    """The job's type of numbers. Results from before it was recorded have none either."""
+    """The job's dtype. Results from before it was recorded have none either."""
     engine_start: EngineStart | None = None
     """How the engine got the weights, with the back end vllm."""
     score: TaskScore
@@ -218,7 +218,7 @@ def judge_of(params: JudgeParams, settings: Settings) -> JudgeConfig:
         UsageError: The key is not set, or the model does not exist.
     """
     served = resolve_model(params.serve, settings) if params.serve else None
-    return JudgeConfig.by(params, settings, served)
+    return JudgeConfig.by(params, settings, served, model_digest(served) if served else "")
 
 
 @contextmanager

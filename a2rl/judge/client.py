@@ -84,6 +84,8 @@ class Judge(AbstractContextManager["Judge"]):
 
     def __init__(self, config: JudgeConfig) -> None:
         self._config, self._params = config, config.params
+        self._who = config.served_digest or config.params.base_url
+        """Two models that are served here or elsewhere may have the same name."""
         self.annotator = config.params.annotator
         """The name of the prompt format, which the task knows."""
         headers = {"Authorization": f"Bearer {config.api_key}"} if config.api_key else {}
@@ -119,7 +121,7 @@ class Judge(AbstractContextManager["Judge"]):
         """
         messages = [dict(each) for each in question.messages]
         body = {"model": self._params.model, "messages": messages, **(self._params.decoding or {})}
-        key = digest_of({**self._params.identity(), "request": body})
+        key = digest_of({**self._params.identity(), "who": self._who, "request": body})
         try:
             with self._cache.claimed(key, self._wait) as known:
                 if known is not None:

@@ -59,7 +59,7 @@ class JudgeParams(StrictModel):
         return self.dollars_per_million_prompt_tokens + self.dollars_per_million_completion_tokens > 0
 
     def identity(self) -> dict[str, Any]:
-        """Returns what a verdict depends on: not the endpoint, the concurrency or the price."""
+        """Returns what a verdict depends on, besides the endpoint: not the concurrency or the price."""
         served = {"serve": self.serve} if self.serve else {}
         digest = {"annotator_digest": self.annotator_digest} if self.annotator_digest else {}
         return {"annotator": self.annotator, "model": self.model, "decoding": self.decoding, **digest, **served}
@@ -118,6 +118,8 @@ class JudgeConfig:
     api_key: str | None = None
     served: Path | None = None
     """The folder of the model that this machine serves for it."""
+    served_digest: str = ""
+    """The digest of that model."""
     account: Path | None = None
     """The file that counts what the run spends; None: nothing is counted."""
     limit_usd: float | None = None
@@ -127,7 +129,9 @@ class JudgeConfig:
     """What the judgements are for, in the account."""
 
     @classmethod
-    def by(cls, params: JudgeParams, settings: Settings, served: Path | None = None) -> "JudgeConfig":
+    def by(
+        cls, params: JudgeParams, settings: Settings, served: Path | None = None, served_digest: str = ""
+    ) -> "JudgeConfig":
         """Configures a judge with the API key from the environment.
 
         Raises:
@@ -139,7 +143,7 @@ class JudgeConfig:
                 f"the judge {params.model} needs an API key: set {params.api_key_env}, "
                 "or choose another judge with --judge (`judges` in params.yaml)"
             )
-        return cls(params, settings.judgements, key, served)
+        return cls(params, settings.judgements, key, served, served_digest)
 
 
 def _absolute(annotator: str) -> str:

@@ -13,7 +13,7 @@ def load_model(folder: Path, dtype: str = "auto") -> Any:
     """Loads a model; quantised weights are dequantised where transformers can do that on a CPU.
 
     Args:
-        dtype: The type of numbers; `auto`: the one in which it is stored.
+        dtype: The dtype; `auto`: the one in which it is stored.
 
     Raises:
         InvalidSubmissionError: The folder lacks weights.

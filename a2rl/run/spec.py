@@ -64,7 +64,7 @@ class RunSettings(StrictModel):
         default="tiny", description="Base model: a name (`a2rl models`), a folder, a GGUF file, or a hub id."
     )
     limit: int | None = Field(
-        default=None, ge=1, description="Grade a sample of so many items, for the base model and all submissions."
+        default=None, ge=1, description="Grade only this many items, for the base model and all submissions."
     )
     generation: Generation = Field(
         default=Generation(),
@@ -154,7 +154,7 @@ class RunSettings(StrictModel):
     grading_gpus: int = Field(
         default=0,
         ge=0,
-        description="Further GPUs that only grade, for all runs that ask for such in turn, and that no agent sees. "
+        description="Number of extra GPUs that only grade. Runs share them, and no agent sees them. "
         "0: the agent's GPUs grade, too.",
     )
     backend: Backend | None = Field(

@@ -87,6 +87,9 @@ class Completion:
     """`length`: the token limit ended it; `stop`: the model or a stop string did."""
     prompt_tokens: int
     tokens: int
+    is_cut: bool = False
+    """Whether the prompt was too long for the model's context: it lost its beginning, so this answers another prompt.
+    An episode ends there."""
 
 
 T = TypeVar("T")
@@ -182,7 +185,7 @@ def open_sampler(
         model: a checkpoint folder: config.json, tokenizer, *.safetensors. No remote code is ever run.
         backend: which engine generates.
         exact: results independent of batching to the last bit, slower. Without it, tokens that tie may differ.
-        dtype: the type of numbers to compute with; None: bfloat16 on a GPU, float32 on a CPU.
+        dtype: the dtype to compute with; None: bfloat16 on a GPU, float32 on a CPU.
         vllm: options of the back end vllm.
         lease: a running engine of vLLM to use instead of starting one; it stays when the sampler is closed.
         memory: what an engine of vLLM takes of a GPU's memory.

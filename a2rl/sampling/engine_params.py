@@ -42,12 +42,12 @@ class VllmParams(StrictModel):
     """Whether to skip compilation; only on a CPU unless given."""
 
     def engine_options(self) -> dict[str, int | float | bool]:
-        """Returns the options that are given, without the type of numbers."""
+        """Returns the options that are given, without the dtype."""
         return self.model_dump(exclude={"dtype"}, exclude_none=True)
 
 
 def computing_type(setting: DtypeSetting, base_model: Path) -> Dtype | None:
-    """Returns the type of numbers for a base model and everything trained from it.
+    """Returns the dtype for a base model and everything trained from it.
 
     `auto` depends on the base model, not on the submission, so that both are graded alike: bfloat16 if the base model
     is stored in 16 bits and the CPU is fast in bfloat16.
@@ -61,7 +61,7 @@ def computing_type(setting: DtypeSetting, base_model: Path) -> Dtype | None:
 
 
 def stored_type(model: Path) -> str:
-    """Returns the type of numbers that a checkpoint's configuration names; empty if it names none."""
+    """Returns the dtype that a checkpoint's configuration names; empty if it names none."""
     try:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -121,7 +121,7 @@ class EngineMemory(StrictModel):
 
         Args:
             params: The options of vLLM.
-            dtype: The type of numbers that the engine computes in.
+            dtype: The dtype that the engine computes in.
             turns: How many answers the model gives to one item.
 
         Raises:

@@ -35,7 +35,7 @@ class Device(StrictModel):
     """What a device reaches in practice."""
 
     read_flops: float
-    """Operations in a second while it reads a prompt, in the type of numbers that is computed in."""
+    """Operations in a second while it reads a prompt, in the dtype that is computed in."""
     write_flops: float
     """The same in a step, whose matrices are narrow."""
     weights_per_s: float
@@ -99,7 +99,7 @@ def time_of_grade(work: Work, memory: EngineMemory, dtype: Dtype, device: Device
     Args:
         work: Its tokens.
         memory: The engine's plan, which has the size of the weights and of the cache.
-        dtype: The type of numbers that the engine computes in.
+        dtype: The dtype that the engine computes in.
         device: What computes.
     """
     own = work.fresh + work.later + work.answer

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from a2rl.core.errors import LackOfMemoryError, UsageError
+from a2rl.core.errors import LackOfMemoryError, UsageError, first_line
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
     Decoder,
@@ -117,17 +117,18 @@ class TransformersSampler(Sampler):
         """Translates a conversation from texts to tokens for the decoder."""
 
         def ask(prompt: Prompt) -> Generator[Turn, Written, Completion]:
-            turn = self._turn(prompt, params)
+            turn, is_cut = self._turn(prompt, params)
             written = yield turn
-            return self._completion(turn, written, params)
+            return self._completion(turn, written, params, is_cut)
 
         return translated(conversation, ask)
 
-    def _turn(self, prompt: Prompt, params: SamplingParams) -> Turn:
-        """Makes a turn for the decoder; a prompt that is too long for the context loses its beginning."""
+    def _turn(self, prompt: Prompt, params: SamplingParams) -> tuple[Turn, bool]:
+        """Makes a turn for the decoder; a prompt that is too long for the context loses its beginning, and is cut."""
         room = max(self._context - params.max_new_tokens, self._context // 2)
-        tokens = self._tokens(prompt, params.chat_template_kwargs)[-room:] or [min(self._eos, default=0)]
-        return Turn(tokens, min(params.max_new_tokens, self._context - len(tokens)))
+        whole = self._tokens(prompt, params.chat_template_kwargs) or [min(self._eos, default=0)]
+        tokens = whole[-room:]
+        return Turn(tokens, min(params.max_new_tokens, self._context - len(tokens))), len(tokens) < len(whole)
 
     def _tokens(self, prompt: Prompt, chat_template_kwargs: Mapping[str, Any]) -> list[int]:
         if isinstance(prompt, str):
@@ -140,7 +141,7 @@ class TransformersSampler(Sampler):
         except TemplateError as error:
             raise UsageError(f"the model's chat template refuses the chat: {error}") from error
 
-    def _completion(self, turn: Turn, written: Written, params: SamplingParams) -> Completion:
+    def _completion(self, turn: Turn, written: Written, params: SamplingParams, is_cut: bool = False) -> Completion:
         # Decoded behind the end of its prompt: some tokenizers drop a leading space at the beginning of a text.
         before = turn.tokens[-DECODED_BEFORE:]
         # Not every end token is special to the tokenizer.
@@ -154,6 +155,7 @@ class TransformersSampler(Sampler):
             finish="stop" if written.stopped or starts else "length",
             prompt_tokens=len(turn.tokens),
             tokens=len(written.tokens),
+            is_cut=is_cut,
         )
 
 
@@ -192,8 +194,3 @@ def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any,
         return tokenizer, model.to(device).eval()
     except torch.OutOfMemoryError as error:
         raise LackOfMemoryError(f"not enough GPU memory to load {folder}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

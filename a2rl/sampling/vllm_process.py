@@ -7,10 +7,10 @@ connection: so a worker can serve several graders, one after the other, each in 
 import json
 import os
 import secrets
-import select
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -157,7 +157,7 @@ class EngineConnection:
         """The next line, or what there is of it at the end."""
         while b"\n" not in self._said:
             try:
-                if not select.select([self._answers], [], [], SILENCE_S)[0]:
+                if not connection.wait([self._answers], SILENCE_S):
                     raise self.lost(f"it gave no sign of life for {SILENCE_S:.0f} s")
                 block = os.read(self._answers, BLOCK)
             except (OSError, ValueError) as error:  # the sampler was closed
@@ -202,7 +202,7 @@ class EngineProcess:
         Args:
             model: The folder.
             exact: See `open_sampler`.
-            dtype: The type of numbers.
+            dtype: The dtype.
             params: The options of vLLM.
             memory: What it takes of a GPU's memory.
             log: The file to which the worker's output is added; a temporary one unless given.

@@ -37,7 +37,7 @@ def require_equal(folder: str, model: Any, number_type: Any) -> None:
     Args:
         folder: The checkpoint folder.
         model: The module that the engine computes with.
-        number_type: The type of numbers that the engine computes in.
+        number_type: The dtype that the engine computes in.
 
     Raises:
         WeightsDifferError: It has others, or they cannot be compared.
@@ -115,7 +115,7 @@ def sum_of(tensor: Any, number_type: Any, device: Any = None) -> int:
     """Returns the sum over one tensor; zeros of either sign count as nothing.
 
     Args:
-        number_type: The type of numbers that the engine computes in.
+        number_type: The dtype that the engine computes in.
         device: Where the sum is computed; where the tensor is unless given.
     """
     import torch

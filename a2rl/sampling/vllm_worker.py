@@ -136,7 +136,7 @@ class Engine:
         self._is_asleep = False
         self._context: int = llm.llm_engine.model_config.max_model_len
         self._added = 0
-        self._callers: dict[str, int] = {}
+        self._callers: dict[str, tuple[int, bool]] = {}
 
     @classmethod
     def start(cls, model: str, told: Json) -> "Engine":
@@ -227,7 +227,7 @@ class Engine:
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind
 
-        tokens = self._tokens(request)
+        tokens, is_cut = self._tokens(request)
         sampling = SamplingParams(
             max_tokens=min(request["max_new_tokens"], self._context - len(tokens)),
             stop=request["stop"] or None,
@@ -239,26 +239,23 @@ class Engine:
         )
         # The engine needs a new id for each request; the caller's id is the same in every turn.
         self._added += 1
-        self._callers[str(self._added)] = request["id"]
+        self._callers[str(self._added)] = request["id"], is_cut
         self._llm.llm_engine.add_request(str(self._added), TokensPrompt(prompt_token_ids=tokens), sampling)
 
     def step(self) -> list[Json]:
         """Makes one pass over the batch and returns the completed answers."""
-        return [
-            {
-                "id": self._callers.pop(output.request_id),
-                "completion": self._completion(output),
-                "cached_tokens": output.num_cached_tokens or 0,
-            }
-            for output in self._llm.llm_engine.step()
-            if output.finished
-        ]
+        answers = []
+        for output in filter(lambda each: each.finished, self._llm.llm_engine.step()):
+            caller, is_cut = self._callers.pop(output.request_id)
+            completion = {**self._completion(output), "is_cut": is_cut}
+            answers.append({"id": caller, "completion": completion, "cached_tokens": output.num_cached_tokens or 0})
+        return answers
 
-    def _tokens(self, request: Json) -> list[int]:
-        """The prompt's tokens; as in transformers_backend, a prompt that is too long loses its beginning."""
+    def _tokens(self, request: Json) -> tuple[list[int], bool]:
+        """The prompt's tokens; as in transformers_backend, a prompt that is too long is cut: it loses its beginning."""
         room = max(self._context - request["max_new_tokens"], self._context // 2)
         tokens = self._all_tokens(request["prompt"], request["chat_template_kwargs"])
-        return tokens[-room:] or [self._tokenizer.eos_token_id or 0]
+        return tokens[-room:] or [self._tokenizer.eos_token_id or 0], len(tokens) > room
 
     def _all_tokens(self, prompt: str | list[Json], chat_template_kwargs: Json) -> list[int]:
         from jinja2 import TemplateError

@@ -206,12 +206,25 @@ def _problem(path: Path, settings: Settings, eval_data: Iterable[str], source: P
         ),
         (not is_open, f"it is in the checkout {checkout}, with hidden data and runs; only models/ there may be read"),
         (
+            any(_overlap(path, place) for place in _elsewhere(settings)),
+            "hidden data or runs of this checkout lie there: name single folders that have none",
+        ),
+        (
             source is not None and _overlap(path, source.expanduser().resolve()),
             f"it contains the eval data in {source}",
         ),
         (data is not None, f"it contains the eval data in {data}: name single folders of models instead"),
     )
     return next((why for holds, why in reasons if holds), "")
+
+
+def _elsewhere(settings: Settings) -> list[Path]:
+    """Returns where parts of the checkout lie that are links, such as `runs` on another disk, and its store."""
+    folders = [folder for folder in (settings.root, settings.root / "data") if folder.is_dir()]
+    linked = [entry.resolve() for folder in folders for entry in folder.iterdir()
+              if entry.is_symlink() and entry.name not in OPEN_IN_CHECKOUT]  # fmt: skip
+    is_local = settings.store.startswith("file://")
+    return [*linked, Path(settings.store.removeprefix("file://")).resolve()] if is_local else linked
 
 
 def _overlap(one: Path, other: Path) -> bool:

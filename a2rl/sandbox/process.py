@@ -8,10 +8,11 @@ import fcntl
 import json
 import os
 import secrets
-import select
+import selectors
 import signal
 import subprocess
 import time
+from multiprocessing import connection
 from pathlib import Path
 
 from a2rl.core.errors import InfrastructureError
@@ -132,14 +133,16 @@ class AgentProcess:
         """Waits for the supervisor to end, and sends it buffered messages in the meantime."""
         deadline = time.monotonic() + timeout_s
         while True:
-            outbox = [self._feed.waits_for] if self._feed.waits_for is not None else []
-            left_s = max(0.0, deadline - time.monotonic())
-            ended, writable, _ = select.select([self._ended], outbox, [], left_s)
-            if ended:
+            with selectors.PollSelector() as selector:
+                selector.register(self._ended, selectors.EVENT_READ)
+                if self._feed.waits_for is not None:
+                    selector.register(self._feed.waits_for, selectors.EVENT_WRITE)
+                ready = [key.fileobj for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
+            if self._ended in ready:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._supervisor.wait(KILL_TIMEOUT_S)
                 return True
-            if writable:
+            if ready:
                 self._feed.push()
             elif time.monotonic() >= deadline:
                 return False
@@ -150,7 +153,7 @@ class AgentProcess:
         assert self._supervisor.stdout is not None
         said, deadline = b"", time.monotonic() + TAKE_OVER_S
         while not said.endswith(b"\n") and (left_s := deadline - time.monotonic()) > 0:
-            if select.select([self._supervisor.stdout], [], [], left_s)[0]:
+            if connection.wait([self._supervisor.stdout.fileno()], left_s):
                 if not (block := os.read(self._supervisor.stdout.fileno(), 1 << 16)):
                     break
                 said += block

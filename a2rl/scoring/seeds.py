@@ -113,7 +113,8 @@ def compare_agents(one: Table, other: Table) -> Comparison:
     error = sqrt(variance)
     p = 2 * student_tail(abs(points) / error, freedom)
     reach = student_quantile((1 - LEVEL) / 2, freedom) * error
-    return Comparison(100 * points, Interval(100 * (points - reach), 100 * (points + reach)), p)
+    low, high = max(-2.0, points - reach), min(2.0, points + reach)  # each gain is between -1 and 1
+    return Comparison(100 * points, Interval(100 * low, 100 * high), p)
 
 
 def holm(p_values: Mapping[K, float]) -> dict[K, float]:

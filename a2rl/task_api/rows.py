@@ -39,6 +39,21 @@ Reward = float | Mapping[str, float] | BaseException
 Rewards = Callable[[Sequence[tuple[Row, str]]], Sequence[Reward]]
 
 
+def one_by_one(reward: Callable[[Row, str], Any]) -> Rewards:
+    """Returns a function that rewards many answers. If it fails for one, only that one has no value."""
+
+    def rewards(answered: Sequence[tuple[Row, str]]) -> list[Reward]:
+        values: list[Reward] = []
+        for row, answer in answered:
+            try:
+                values.append(_number(reward(row, answer), "reward(row, answer) must return"))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the task raises is its failure
+                values.append(error)
+        return values
+
+    return rewards
+
+
 def value_of(reward: float | Mapping[str, float]) -> float:
     """Returns the value of an answer."""
     return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
@@ -125,7 +140,7 @@ class RowsGrader:
                 "class `Environment`"
             )
         self.items, self.answer_shown = items, answer_shown
-        self.rewards = rewards or self._own_rewards
+        self.rewards = rewards or one_by_one(lambda row, answer: items.reward(row, answer))  # noqa: PLW0108 - some have none
 
     def item_ids(self, hidden: Path) -> list[str]:
         """See `a2rl.task_api.contract.Grader`. An item's id is the row's `id`, or its place from 0."""
@@ -138,8 +153,7 @@ class RowsGrader:
         rows = self.rows(hidden)
         params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops(self.items))
         if is_interactive(self.items):
-            room = sampler.room_after("") - limits.max_new_tokens
-            return sampler.converse([self._episode(each, rows[each], limits.max_steps, room) for each in ids], params)
+            return sampler.converse([self._episode(each, rows[each], limits.max_steps) for each in ids], params)
         prompts = [as_prompt(asked(self.items, rows[each], sampler.has_chat_template)) for each in ids]
         return self.judged(ids, [rows[each] for each in ids], sampler.generate(prompts, params))
 
@@ -163,7 +177,7 @@ class RowsGrader:
         return {str(row.get("id", place)): row for place, row in enumerate(read_jsonl(hidden / EVAL))}
 
     def _replayed(self, item: str, row: Row, turns: list[str]) -> ItemResult:
-        episode = self._episode(item, row, len(turns), room=1)
+        episode = self._episode(item, row, len(turns))
         try:
             next(episode)
             while True:
@@ -180,16 +194,7 @@ class RowsGrader:
             for item, value, done in zip(ids, values, completions, strict=True)
         ]
 
-    def _own_rewards(self, answered: Sequence[tuple[Row, str]]) -> list[Reward]:
-        values: list[Reward] = []
-        for row, answer in answered:
-            try:
-                values.append(_number(self.items.reward(row, answer), "reward(row, answer) must return"))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the task raises is its failure
-                values.append(error)
-        return values
-
-    def _episode(self, item: str, row: Row, steps: int, room: int) -> Conversation[ItemResult]:
+    def _episode(self, item: str, row: Row, steps: int) -> Conversation[ItemResult]:
         """Plays an episode: one growing text, of which the model writes every other part."""
         turns, tokens, cut = list[str](), 0, False
         try:
@@ -200,7 +205,7 @@ class RowsGrader:
             text = _text(environment.prompt, "`prompt` of Environment must be")
             while not environment.done and len(turns) < steps and not cut:
                 completion = yield as_prompt(text)
-                tokens, cut = tokens + completion.tokens, completion.prompt_tokens >= room
+                tokens, cut = tokens + completion.tokens, completion.is_cut
                 if not cut:
                     turns.append(completion.text.strip())
                     text += f"{completion.text}\n{_text(environment.write(turns[-1]), 'write(turn) must return')}"

@@ -85,12 +85,11 @@ def _episode(
     try:
         game = Game.load(_file(hidden, item_id))
         kind, play, log = game.kind, Play(game), _GameLog(item_id, game.kind)
-        text, read = framed(examples.get(kind, ())) + opening(play.intro), 0
+        text = framed(examples.get(kind, ())) + opening(play.intro)
         while log.steps < limits.max_steps and not play.won:
             completion = yield text
-            if completion.prompt_tokens <= read:
+            if completion.is_cut:
                 return log.result("truncated")
-            read = completion.prompt_tokens
             line = completion.text.strip()
             command = line if faithful else read_command(line)
             text += turn(line, log.step(play, command, completion.tokens))

@@ -126,13 +126,12 @@ def item_kinds(hidden: Path) -> dict[str, str]:
 
 def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[EpisodeResult]:
     """Works on an item, from its question to its answer."""
-    episode, work, read = Episode(item, instructions, limits.max_steps), EpisodeResult(""), 0
+    episode, work = Episode(item, instructions, limits.max_steps), EpisodeResult("")
     while not episode.over and not work.problem:
         completion = yield episode.text
-        work.truncated = completion.finish == "length" or completion.prompt_tokens <= read
-        if completion.prompt_tokens <= read:
-            return work  # the context is full: the prompt has lost its beginning
-        read = completion.prompt_tokens
+        work.truncated = completion.finish == "length" or completion.is_cut
+        if completion.is_cut:
+            return work
         work.tokens += completion.tokens
         query = episode.take(completion.text)
         if query is not None:

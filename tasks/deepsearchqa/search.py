@@ -143,6 +143,8 @@ class WebSearch(AbstractContextManager["WebSearch"]):
 
     def __call__(self, query: str) -> list[Hit]:
         """Returns the results of a query. Raises SearchError."""
+        if not query.strip():  # engines refuse it, but the model has written it, and the engine works
+            return []
         retries = self._retries
         failures = list(self._failures)  # other threads may clear the list
         if len(failures) > retries.failures_allowed:

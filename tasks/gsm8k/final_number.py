@@ -58,9 +58,9 @@ _SEPARATED = re.compile(  # 9,500 9'500 9_500 9 500; 1,00,000; 1.234.567; 9.500,
 )
 _DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d\d(?![\d,]))")
 _MONEY = r"(?:\b(?:Rs\.?|INR|USD|EUR|GBP)\s?|[A-Z]{0,3}\$\s?|[£€¥₹₩₱]\s?)?"
-_N = rf"(?<![\w.])(?:-|\bnegative\s)?{_MONEY}-?(?:(?:\d+\s)?\d+\s?/\s?\d+(?![\d/])|\d+(?:\.\d+)?|\.\d+)"
+_N = rf"(?<![\w.])(?>(?:-|\bnegative\s)?{_MONEY}-?)(?:(?:\d+\s)?\d+\s?/\s?\d+(?![\d/])|\d+(?:\.\d+)?|\.\d+)"
 _NUMBER = re.compile(_N, re.IGNORECASE)
-_MARKS = rf"[\s{_BOLD}{_BOX}*:=(\[\"'>$]*"
+_MARKS = rf"[\s{_BOLD}{_BOX}*:=(\[\"'>$]*+"
 _ABOUT = r"(?:(?:approximately|about|exactly|roughly|around|only|just|equal to|a total of)\s+)?"
 _DIRECTLY = re.compile(rf"{_MARKS}{_ABOUT}{_MARKS}({_N})", re.IGNORECASE)
 _RESULT = re.compile(rf"(?:=|\b(?:is|are|equals)\b|:)(?={_MARKS}{_ABOUT}{_MARKS}{_N})", re.IGNORECASE)
@@ -207,7 +207,7 @@ def _chosen(sentence: str, start: int) -> float:
 
 def _value(number: str) -> float:
     sign = -1 if "-" in number or "negative" in number.lower() else 1
-    *whole, part = re.findall(r"[\d./]+", re.sub(r"Rs\.?|[^\d./ ]|(?<= ) | (?=/)|(?<=/) ", "", number))
+    *whole, part = re.findall(r"[\d./]+", re.sub(r"(?i:Rs)\.?|[^\d./ ]|(?<= ) | (?=/)|(?<=/) ", "", number))
     above, _, below = part.partition("/")
     share = float(above) / float(below or 1) if float(below or 1) else math.inf
     return sign * (sum(map(float, whole)) + share)

@@ -17,7 +17,7 @@ from a2rl.core.files import read_jsonl
 from a2rl.sampling import Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Limits, Options
-from a2rl.task_api.rows import RowsGrader
+from a2rl.task_api.rows import RowsGrader, one_by_one
 from tasks.gsm8k import prompts
 from tasks.gsm8k.final_number import QUESTION, final_number
 from tasks.gsm8k.prompts import prompt, shots_that_fit
@@ -103,7 +103,7 @@ def is_right_by_reference(text: str, gold: str) -> bool:
 
 
 def _grader_by(rule: Callable[[str, str], bool]) -> RowsGrader:
-    return RowsGrader(prompts, lambda pairs: [float(rule(text, row["answer"])) for row, text in pairs], ANSWER_SHOWN)
+    return RowsGrader(prompts, one_by_one(lambda row, text: rule(text, row["answer"])), ANSWER_SHOWN)
 
 
 _grader, _reference_grader = _grader_by(is_right), _grader_by(is_right_by_reference)

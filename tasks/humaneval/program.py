@@ -26,10 +26,11 @@ TRIES = 24
 """Maximum number of candidates."""
 _INDENT = "    "
 _BLOCK = re.compile(
-    r"(?:(?<!`)`{3,}|(?<!~)~{3,})[ \t]*[\w+#.-]*[ \t]*\n(.*?)(?:`{3}|~{3}|\Z)|(?<!`)`{3}([^`\n]+)`{3}", re.DOTALL
+    r"(?:(?<!`)`{3,}|(?<!~)~{3,})[ \t]*+[\w+#.-]*+[ \t]*+\n(.*?)(?:`{3}|~{3}|\Z)|(?<!`)`{3}([^`\n]+)`{3}", re.DOTALL
 )
 _BEGINS = (
-    r"from [\w.]+ import |import [\w.]+(?: as \w+)?(?:, ?[\w., ]+)?\s*(?:#.*)?$|(?:async )?def \w|class \w+\s*[(:]|@\w"
+    r"from [\w.]+ import |import [\w.]+(?: as \w+)?(?:, ?[\w., ]++)?\s*+(?:#.*)?$"
+    r"|(?:async )?def \w|class \w+\s*[(:]|@\w"
 )
 _GOES_ON = rf"\s|$|[)\]}}]|[A-Za-z_]\w* ?(?::[^=\n]*)?= ?|#|'''|\"\"\"|{_BEGINS}"
 _ALTERNATIVE = re.compile(

@@ -47,10 +47,9 @@ def item_ids(hidden: Path) -> list[str]:
 def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, options: Options) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`."""
     eval_set = _open(hidden)
-    room = sampler.room_after("") - limits.max_new_tokens
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=("\n",))
     chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
-    visits = [_visit(eval_set, eval_set.goals[each], limits, room, chat, faithful) for each in ids]
+    visits = [_visit(eval_set, eval_set.goals[each], limits, chat, faithful) for each in ids]
     return sampler.converse(visits, params)
 
 
@@ -87,16 +86,14 @@ def _open(hidden: Path) -> _EvalSet:
     return _EvalSet(Shop(hidden / "catalogue"), _goals(hidden), form)
 
 
-def _visit(
-    eval_set: _EvalSet, goal: Goal, limits: Limits, room: int, chat: bool, faithful: bool
-) -> Conversation[ItemResult]:
+def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, chat: bool, faithful: bool) -> Conversation[ItemResult]:
     """Plays a visit, from the search page to the purchase; a faithful one has the reference's wording."""
     tokens = 0
     try:
         visit = Visit(eval_set.shop, goal, eval_set.form, faithful)
         while not visit.done and len(visit.actions) < limits.max_steps:
             completion = yield as_prompt(asked(visit, chat, REFERENCE_SYSTEM if faithful else SYSTEM))
-            if completion.prompt_tokens >= room:
+            if completion.is_cut:
                 return _result(goal, visit, tokens, "truncated")
             visit.write(completion.text)
             tokens += completion.tokens

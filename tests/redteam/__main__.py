@@ -24,7 +24,7 @@ from tests.redteam.ordinary_user import REPOSITORY
 SANDBOXES = ("landlock", "bwrap", "none")
 EXAMPLES = """examples:
   a2rl redteam                                     all attacks, in every sandbox of this machine
-  a2rl redteam --only fork_chain --only escape_sequences --sandbox landlock
+  a2rl redteam --only fork_and_exit_chains --only escape_sequences --sandbox landlock
   a2rl redteam --only path/to/my_attack.py         your own attack; see tests/redteam/__init__.py
   a2rl redteam --sandbox none                      which attacks succeed without a sandbox
 """

@@ -38,7 +38,7 @@ _PROMPT = "\n>"
 _NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\W*(?:think|thought):\s*", re.IGNORECASE)
 _COMMAND = re.compile(
-    r"(?:.*(?:[.!?>]|\b(?:action|command) ?\d*:))?\W*"
+    r"(?:.*(?:[.!?>]|\b(?:action|command) ?\d*:))?\W*+"
     r"((?:go|look|inventory|help|examine|open|close|take|move|heat|cool|clean|use|slice)\b.*?)\W*",
     re.IGNORECASE,
 )

@@ -107,7 +107,7 @@ def reference_action(text: str) -> str:
 
 _NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
 _ONLY_ACTION = re.compile(
-    r"(?:[^\[\]]*[.!?:>])?[^\w\[\]]*(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*",
+    r"(?:[^\[\]]*[.!?:>])?[^\w\[\]]*+(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*",
     re.IGNORECASE,
 )
 REFERENCE_SYSTEM = (

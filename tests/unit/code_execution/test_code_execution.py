@@ -272,6 +272,24 @@ def is_tester(process: psutil.Process) -> bool:
     return False
 
 
+def test_a_sleeping_answer_is_wrong_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each were tested again alone, a model that sleeps would keep the grader busy for an hour."""
+    monkeypatch.setattr(CodePool, "_test_alone", lambda *_: pytest.fail("it was not sure"))
+    test, computes = "def check(candidate):\n    assert 3 ** candidate(1, 2) == 27\n", RESULT.format("10 ** 12")
+    with CodePool(CellLimits(cpu_s=1, wall_s=2.0), most=1) as pool:
+        sleeps, computing = pool.test([case(HOSTILE["endless sleep"]), case(computes, test)])
+    assert sleeps == Outcome(False, "AnswerFailedError: took too long")
+    assert computing == Outcome(False, "the test did not come to an end")
+
+
+def test_an_answer_that_was_stopped_is_tested_again() -> None:
+    """Its machine may have been suspended."""
+    with CodePool(CellLimits(wall_s=2.0), most=1) as pool, ThreadPoolExecutor(1) as threads:
+        testing = threads.submit(pool.test, [case(SLOW, ONE_CALL)])
+        until(all_below_me)[2].suspend()
+        assert testing.result() == [Outcome(True, "")]
+
+
 @pytest.mark.heavy
 def test_answers_that_end_their_testers_are_wrong() -> None:
     """They make no other answer fail. The test's computation with a small, plain value never ends, inside one step of

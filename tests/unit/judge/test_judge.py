@@ -157,6 +157,13 @@ def test_after_too_many_failures_nothing_more_is_asked(shared_judge: FakeJudge, 
     assert "500" in answers[-1].reason
 
 
+def test_judges_of_one_name_at_two_addresses_are_two(shared_judge: FakeJudge, tmp_path: Path) -> None:
+    with fake_judge(tmp_path) as other:
+        ask(shared_judge.params(), tmp_path, 2, "places")
+        ask(other.params(), tmp_path, 2, "places")
+        assert len(other.asked()) == 2
+
+
 @pytest.mark.heavy
 def test_a_killed_judge_is_not_asked_again_about_its_answers(tmp_path: Path) -> None:
     """Except for the requests in progress at the kill, whose answers may be lost."""

@@ -1,5 +1,8 @@
 """Tests that no regular expression of ours takes more than linear time, whatever text it gets."""
 
+import itertools
+import random
+import signal
 import time
 
 import pytest
@@ -12,6 +15,11 @@ ANSWERS = [
     "or 1 ", "1,", "17 or ", "\\boxed{", "\\frac{1}{", "the answer is ", "answer: 1 ", "#### ", "<", "_", "**", "~~",
     "1'000", "maybe 1. ", "wait, ", "x\n", " ", "\n", "Step 1: ", "=1", "<think>", "</think>", "```", "```python\n",
     "def f(x):\n", "\u200b",
+]  # fmt: skip
+PARTS = [
+    "-1", "-1, ", ", ", "-", "$", "Rs. ", "RS. 5", "USD ", " or ", " and ", "negative ", "1/2", "1/0", ".5", ".", ":",
+    "(", ")", "!", "%", " is ", "a", "import a, ", "import os\n", "    ", "\t", "    return 1\n", "\ud800", "\x00", "'",
+    '"', "\\", "class A:\n", "@a\n", "\u0663", "\xbd", "3.000,00", "1 000", "[", "{", "x = [",
 ]  # fmt: skip
 SECONDS = 5.0
 """Far more than is needed: the slowest takes a quarter of a second."""
@@ -44,6 +52,36 @@ def test_a_reader_of_answers_takes_little_time_for_any_text(module: str, part: s
     for before, after in (("", ""), ("The answer is 1 ", " !"), ("#### ", "5")):
         WHOLE[module](before + part * (50_000 // len(part)) + after)
     assert time.process_time() - began < 3 * SECONDS
+
+
+@pytest.mark.parametrize("module", WHOLE)
+def test_a_reader_of_answers_reads_any_mixture_at_once(module: str) -> None:
+    """A reader that hangs or raises would end the grade of all answers."""
+    chance = random.Random(module)
+
+    def some(most: int) -> str:
+        return "".join(chance.choices([*ANSWERS, *PARTS], k=chance.randint(1, most)))
+
+    for size in [60, 400, 4_000] * 200:
+        unit = some(3)
+        read(module, some(2) + unit * (size // len(unit)) + some(2))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("module", WHOLE)
+def test_no_pair_of_parts_makes_a_reader_slow(module: str) -> None:
+    """An exponential pattern shows at a few dozen repetitions, if it fails at the end."""
+    for one, other in itertools.product([*ANSWERS, *PARTS], repeat=2):
+        read(module, (one + other) * (240 // len(one + other)) + " a")
+
+
+def read(module: str, text: str) -> None:
+    signal.signal(signal.SIGVTALRM, lambda *_: pytest.fail(f"this takes too long: {text!r}"))
+    signal.setitimer(signal.ITIMER_VIRTUAL, 1.0)
+    try:
+        WHOLE[module](text)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests the choice of the type of numbers, and which options reach an engine and a baseline's key."""
+"""Tests the choice of the dtype, and which options reach an engine and a baseline's key."""
 
 import json
 import subprocess

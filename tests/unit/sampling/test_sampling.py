@@ -234,6 +234,7 @@ def test_a_prompt_longer_than_the_context_keeps_its_end(sampler: TransformersSam
     [completion] = sampler.generate([long], params)
     assert completion.prompt_tokens == CONTEXT - 16
     assert sampler.generate(["y" * 500 + long], params) == [completion]
+    assert [each.is_cut for each in sampler.generate([long, long[-CONTEXT + 16 :]], params)] == [True, False]
 
 
 def test_a_token_limit_beyond_the_context_ends_at_the_context(sampler: TransformersSampler) -> None:

@@ -63,6 +63,19 @@ def holding_eval_data(host: Settings) -> Path:
     return host.root.parent / "cache"
 
 
+def runs_on_another_disk(host: Settings) -> Path:
+    disk = make(host.root.parent / "disk/runs")
+    host.runs.rmdir() if host.runs.is_dir() else None
+    (host.root / "runs").symlink_to(disk)
+    return disk.parent
+
+
+def store(host: Settings) -> Path:
+    folder = make(host.root.parent / "store")
+    host.environ["A2RL_STORE"] = f"file://{folder}"
+    return make(folder / "run-1")
+
+
 REFUSED: dict[str, tuple[Callable[[Settings], Path], str]] = {
     "everything": (lambda host: Path("/"), "files of many programs"),
     "the folder for temporary files": (lambda host: Path("/tmp"), "files of many programs"),
@@ -81,6 +94,8 @@ REFUSED: dict[str, tuple[Callable[[Settings], Path], str]] = {
     "the data above it": (lambda host: make(host.root / "data"), "hidden data and runs"),
     "runs": (lambda host: make(host.runs / "a"), "hidden data and runs"),
     "a link to runs": (linked, "hidden data and runs"),
+    "runs on another disk": (runs_on_another_disk, "hidden data or runs"),
+    "a run in the store": (store, "hidden data or runs"),
     "the cache of DVC": (lambda host: make(host.root / ".dvc/cache"), "hidden data and runs"),
     "another checkout": (another_checkout, "hidden data and runs"),
     "a cache with eval data": (holding_eval_data, "datasets--openai--gsm8k: name single folders of models"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from a2rl.scoring.means import Interval
 from a2rl.scoring.paired import difference_interval
 from a2rl.scoring.seeds import Table, compare_agents, expected_best, holm, interquartile_mean, mean_gain
 
@@ -52,6 +53,10 @@ def test_two_agents_are_compared_over_runs_and_items() -> None:
     assert found.p < 0.01
     found = compare_agents(weak, alike)
     assert found.ci.low < 0 < found.ci.high
+
+
+def test_the_difference_of_two_agents_stays_within_what_can_be() -> None:
+    assert compare_agents([[0.0]], [[1.0]]).ci == Interval(-200, 200)
 
 
 def test_agents_graded_on_different_items_are_not_compared() -> None:

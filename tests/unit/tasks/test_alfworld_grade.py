@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import IntegrityError, UsageError
-from a2rl.sampling import Completion, Prompt
+from a2rl.sampling import Prompt
 from a2rl.scoring.score import summarise
 from a2rl.task_api.contract import Limits
 from tasks.alfworld import grade as grader
@@ -86,7 +86,7 @@ def test_the_prompt_is_the_intro_without_its_welcome(hidden: Path) -> None:
 
 
 def test_a_game_that_outgrows_the_context_is_truncated(hidden: Path) -> None:
-    sampler = FakeSampler(lambda prompt: Completion(" look", "stop", min(len(str(prompt)), 700), 3))
+    sampler = FakeSampler(lambda prompt: " look", context=700)
     [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], LIMITS, OPTIONS)
     assert item.verdict == "truncated"
     assert item.measures["steps"] < 30

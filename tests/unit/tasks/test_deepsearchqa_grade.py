@@ -118,9 +118,9 @@ def grade(
 
 
 def graded(
-    hidden: Path, write: Callable[[Prompt], str | Completion], options: dict[str, str] = OPTIONS
+    hidden: Path, write: Callable[[Prompt], str | Completion], options: dict[str, str] = OPTIONS, context: int = 100_000
 ) -> list[ItemResult]:
-    return grade(FakeSampler(write), hidden, grader.item_ids(hidden), LIMITS, options)
+    return grade(FakeSampler(write, context=context), hidden, grader.item_ids(hidden), LIMITS, options)
 
 
 def with_search(conversation: Conversation[Any]) -> Conversation[Any]:
@@ -229,7 +229,9 @@ def test_a_model_that_only_searches_runs_out_of_turns(hidden: Path) -> None:
 @pytest.mark.usefixtures("by_rule")
 def test_what_the_model_did_not_finish_is_truncated(hidden: Path) -> None:
     cut = graded(hidden, lambda prompt: Completion(" Well,", "length", len(str(prompt)), 5))
-    full = graded(hidden, lambda prompt: Completion(" Go on.\nAction: search[towns]", "stop", 20, 5))
+    sampler = FakeSampler(lambda prompt: "")
+    grade(sampler, hidden, ["1"], LIMITS, OPTIONS)
+    full = graded(hidden, lambda prompt: " Go on.\nAction: search[towns]", context=len(str(sampler.asked[0])) + 20)
     assert {item.verdict for item in cut + full} == {"truncated"}
     assert {item.measures["searches"] for item in full} == {1}
 

@@ -101,6 +101,11 @@ def test_rows_that_are_no_results_are_left_out(engine: FakeEngine) -> None:
     assert ask(engine, "empty") == []
 
 
+def test_an_empty_query_is_no_failure_of_the_engine(engine: FakeEngine) -> None:
+    assert ask(engine, "refusing", " ") == []
+    assert engine.asked == []
+
+
 def test_an_engine_that_fails_all_the_time_is_not_asked_for_ever(engine: FakeEngine) -> None:
     engine.mood = "broken"
     with WebSearch(Searxng(engine.url), replace(QUICK, failures_allowed=2)) as search:

@@ -22,6 +22,8 @@ NUMBERS = [
     ("#### 18.0", 18),
     ("#### 18.50", 18.5),
     ("#### .5", 0.5),
+    ("It costs RS. 5", 5),
+    ("It costs rs.5", 5),
     ("#### $.5", 0.5),
     ("#### 0.75", 0.75),
     ("#### 1,000", 1000),
@@ -236,6 +238,15 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
     assert [item.verdict for item in items] == ["correct", "wrong", "truncated"]
     assert [item.value for item in items] == [1, 0, 0]
     assert [item.tokens for item in items] == [5, 5, 5]
+
+
+def test_an_answer_on_which_the_rule_fails_harms_no_other(hidden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(text: str, gold: str) -> bool:
+        return bool(1 / len(text))
+
+    monkeypatch.setattr(grader, "_grader", grader._grader_by(fails))
+    items = grader.grade(saying(said("#### 500"), said("")), hidden, ["0", "1"], Limits(max_new_tokens=7), {})
+    assert [item.verdict for item in items] == ["correct", "errored"]
 
 
 def test_a_right_answer_counts_although_the_limit_cut_the_rest(hidden: Path) -> None:

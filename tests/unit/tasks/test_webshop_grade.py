@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import UsageError
-from a2rl.sampling import Completion, Message, Prompt
+from a2rl.sampling import Message, Prompt
 from a2rl.scoring.score import summarise
 from a2rl.task_api.contract import Limits
 from tasks.webshop import grade as grader
@@ -159,9 +159,7 @@ def test_the_references_wording_is_kept_as_an_option(windowed: Path) -> None:
 
 def test_a_prompt_that_outgrows_the_context_is_truncated(hidden: Path, windowed: Path) -> None:
     for folder in (hidden, windowed):
-        sampler = FakeSampler(
-            lambda prompt: Completion(" search[shirts]", "stop", min(len(str(prompt)), 900), 3), context=900
-        )
+        sampler = FakeSampler(lambda prompt: " search[shirts]", context=900)
         [item] = grader.grade(sampler, folder, grader.item_ids(folder)[:1], LIMITS, {})
         assert (item.verdict, item.value) == ("truncated", 0)
         assert item.measures["steps"] < 15
