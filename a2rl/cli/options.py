@@ -57,7 +57,7 @@ def _single(setting: Setting) -> inspect.Parameter:
     default = setting.field.default
     if setting.is_duration and default is not None:
         default = format_duration(default)
-    shown = "" if default is None or isinstance(default, BaseModel) else f" [default: {default}]"
+    shown = "" if default in (None, "") or isinstance(default, BaseModel) else f" [default: {default}]"
     return _keyword(setting.key, _input_type(setting), _option(setting, shown))
 
 

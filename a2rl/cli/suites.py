@@ -11,7 +11,7 @@ import typer
 from a2rl.cli.console import print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, finite
 from a2rl.cli.stored_runs import find_run, run_name
-from a2rl.core.errors import A2rlError
+from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
@@ -19,6 +19,7 @@ from a2rl.run.owner import create_run, trust
 from a2rl.run.spec import RunSpec
 
 if TYPE_CHECKING:
+    from a2rl.cluster.claims import RunRow
     from a2rl.cluster.holding import Cluster
 
 app = typer.Typer(
@@ -33,6 +34,18 @@ def _cluster() -> "Cluster":
     from a2rl.cluster.holding import Cluster
 
     return Cluster.needed(Settings.load())
+
+
+def _rows(cluster: "Cluster", suite: str | None) -> "list[RunRow]":
+    """Returns the runs of a suite or launch, or all.
+
+    Raises:
+        UsageError: It has none.
+    """
+    rows = cluster.claims.rows(suite)
+    if suite is not None and not rows:
+        raise UsageError(f"no run of {suite!r} was submitted: `a2rl suite status --json` lists all runs")
+    return rows
 
 
 @app.command()
@@ -60,6 +73,8 @@ def watch(
             _reconcile(cluster, suite)
             if _show(cluster, suite, as_json):
                 return
+        except UsageError:
+            raise
         except A2rlError as error:  # a service is being restarted
             say_aside(str(error), style="yellow")
         time.sleep(every)
@@ -71,7 +86,8 @@ def reconcile(suite: SuiteName = None) -> None:
 
     Example: `a2rl suite reconcile`
     """
-    _reconcile(_cluster(), suite)
+    _rows(cluster := _cluster(), suite)
+    _reconcile(cluster, suite)
 
 
 @app.command()
@@ -82,7 +98,8 @@ def cancel(suite: Annotated[str, typer.Argument(help="A suite or a launch.")]) -
     """
     from flows.submission import cancel as cancel_suite
 
-    ended = cancel_suite(_cluster(), suite)
+    _rows(cluster := _cluster(), suite)
+    ended = cancel_suite(cluster, suite)
     say(f"runs cancelled: {len(ended)}")
 
 
@@ -92,7 +109,11 @@ def reopen(run_id: RunId) -> None:
 
     Example: `a2rl suite reopen gsm8k-scripted-20260412-093015-a1b2`
     """
-    _cluster().claims.reopen(run_id)
+    cluster, name = _cluster(), run_name(run_id, Settings.load())
+    if cluster.claims.row(name) is None:
+        raise UsageError(f"no run {name!r} was submitted: `a2rl suite status --json` lists all runs")
+    cluster.claims.reopen(name)
+    say(f"{name} can be continued: `a2rl resume {name}`, or by a worker after `a2rl suite reconcile`")
 
 
 @app.command()
@@ -189,7 +210,7 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     """Shows the state; returns whether all runs are closed."""
     from a2rl.cluster.status import host_of, state_of_row, status_of
 
-    rows = cluster.claims.rows(suite)
+    rows = _rows(cluster, suite)
     found = status_of(rows)
     if as_json:
         runs = [{**row.model_dump(mode="json"), "state": state_of_row(row), "host": host_of(row)} for row in rows]
@@ -210,7 +231,7 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     spent = "spent" if found.agent_usd is not None else "spent on judges, and an unknown sum on drivers"
     silent = "-" if found.oldest_beat_s is None else format_duration(found.oldest_beat_s)
     say(
-        f"{found.runs} run{'s' if found.runs > 1 else ''}: "
+        f"{found.runs} run{'s' if found.runs != 1 else ''}: "
         f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
         f"${(found.agent_usd or 0.0) + found.judge_usd:.2f} {spent}"

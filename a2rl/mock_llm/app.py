@@ -193,8 +193,13 @@ def serve(scenario: Scenario, port: int, log: Path | None, announce: Callable[[s
         announce: Called with the URL before the first request.
 
     Raises:
-        UsageError: The port cannot be used.
+        UsageError: The port or the log cannot be used.
     """
+    try:
+        if log is not None:
+            log.open("a").close()
+    except OSError as error:
+        raise UsageError(f"the log {log} cannot be written: {error.strerror}") from error
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.mock_llm.app import Served, create_app
+from a2rl.mock_llm.app import Served, create_app, serve
 from a2rl.mock_llm.dialogue import LlmRequest, Message, Tool
 from a2rl.mock_llm.play import Player, example, find_shell, run_command
 from a2rl.mock_llm.scenario import SHIPPED, Scenario, load_scenario
@@ -492,3 +492,8 @@ def test_what_is_wrong_with_a_scenario_is_said(tmp_path: Path, turns: list[dict[
 def test_an_unknown_scenario_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="gsm8k"):
         load_scenario("gsm9k")
+
+
+def test_a_log_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        serve(load_scenario("gsm8k"), 0, tmp_path / "missing" / "served.jsonl", lambda url: None)

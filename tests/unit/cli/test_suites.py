@@ -1,0 +1,35 @@
+"""Tests what `a2rl suite` says of names that it does not know."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from a2rl.cli.commands import app
+from a2rl.cluster.holding import Cluster, new_run
+from a2rl.core.errors import UsageError
+from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+
+
+@pytest.fixture
+def cluster(settings: Settings, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A store with one run, which is the environment's."""
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
+    cluster = Cluster.needed(Settings.load())
+    cluster.claims.register([new_run(run.spec)])
+    return cluster
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "cancel", "reopen", "reconcile"])
+def test_a_name_that_no_run_has_is_an_error(command: str, cluster: Cluster) -> None:
+    result = CliRunner().invoke(app, ["suite", command, "no-such-name"])
+    assert isinstance(result.exception, UsageError), result.output
+    assert "'no-such-name'" in str(result.exception)
+
+
+def test_a_run_that_was_submitted_can_be_reopened(run: RunDir, cluster: Cluster) -> None:
+    result = CliRunner().invoke(app, ["suite", "reopen", run.id])
+    assert result.exit_code == 0, result.output
+    assert f"a2rl resume {run.id}" in result.output
