@@ -8,9 +8,11 @@ one growing text: the environment's opening, a turn of the model, the environmen
     print(sum(episode.reward for episode in episodes) / len(episodes))
 """
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -129,6 +131,8 @@ class Episode:
     turns: list[str] = field(default_factory=list)
     invalid: int = 0
     reward: float = 0.0
+    cut: bool = False
+    """Whether the time was over before it ended: its last turn is not whole, and the environment did not get it."""
 
 
 def play(
@@ -145,6 +149,7 @@ def play(
     turns: Turns = LINES,
     template_kwargs: Mapping[str, Any] = MappingProxyType({}),
     player: Any = None,
+    until: float = inf,
 ) -> list[Episode]:
     """Plays each environment to its end.
 
@@ -159,15 +164,27 @@ def play(
         player: What takes over the model's weights and plays in its place. A copy of the model in bfloat16 is about
             twice as fast as float32 where the processor or GPU has instructions for bfloat16. An engine of vLLM in this
             process, a `vllm.LLM`, is the fastest on a GPU: see `decoder/with_vllm.py`.
+        until: When `time.monotonic()` reaches this, the episodes that have not ended are cut off.
     """
-    limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens)
+    limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens, until)
     prompts = [prompt_tokens(tokenizer, environment.prompt, template_kwargs) for environment in environments]
     episodes = [
         _episode(tokenizer, environment, prompt, turns, limits)
         for environment, prompt in zip(environments, prompts, strict=True)
     ]
     with _decoder(model, tokenizer, player) as decoder:
-        return decoder.run(episodes, Decoding(temperature, seed=seed), turns.stops(tokenizer))
+        return decoder.run(episodes, Decoding(temperature, seed=seed), _in_time(turns.stops(tokenizer), until))
+
+
+def _in_time(stops: Stops | None, until: float) -> Stops | None:
+    """Ends all turns when the time is over."""
+
+    def complete(rows: Sequence[list[int]]) -> Sequence[bool]:
+        if time.monotonic() >= until:
+            return [True] * len(rows)
+        return stops(rows) if stops else [False] * len(rows)
+
+    return stops if until == inf else complete
 
 
 @contextmanager
@@ -253,6 +270,7 @@ class _Limits(NamedTuple):
     new_tokens: int
     invalid: int
     tokens: int
+    until: float
 
     def allow(self, episode: Episode) -> bool:
         tokens = len(episode.prompt) + len(episode.tokens) + self.new_tokens
@@ -266,6 +284,9 @@ def _episode(
     while not environment.done and limits.allow(episode):
         written = yield Turn(episode.prompt + episode.tokens, limits.new_tokens)
         _add(episode, written.tokens, written.logprobs or [0.0] * len(written.tokens), 1)
+        if time.monotonic() >= limits.until:
+            episode.cut = True
+            break
         turn, lacking = turns.read(tokenizer.decode(written.tokens, skip_special_tokens=True))
         answer = environment.write(turn)
         episode.turns.append(turn)

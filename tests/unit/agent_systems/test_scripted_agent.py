@@ -192,12 +192,12 @@ class Route:
 
 class Model(Player):
     # Of eight answers, it gives so many right ones, by the length of the prompt.
-    def play(self, trained, names, temperature, seed, asked):
+    def play(self, trained, names, temperature, seed, asked, until):
         prompt = asked(names[0]).prompt
         self.prompts.append(prompt)
         rewards = [float(place % 8 < right[len(prompt)]) for place in range(len(names))]
         return [
-            SimpleNamespace(reward=reward, tokens=[int(name), len(self.prompts)] + [9] * (place % 2))
+            SimpleNamespace(reward=reward, cut=place>=whole, tokens=[int(name), len(self.prompts)] + [9] * (place % 2))
             for place, (name, reward) in enumerate(zip(names, rewards))
         ]
 
@@ -211,7 +211,7 @@ def len_of(prompt):
     return [len(prompt)]
 
 trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
-right, known = {16: 2, 8: 4}, 0.25
+right, known, whole = {16: 2, 8: 4}, 0.25, 1000
 rows, asked, prompts = sampled(AT_ONCE)
 assert prompts == ["question"] * 4
 assert asked == 4 * AT_ONCE and len(rows) == asked // 2
@@ -229,6 +229,10 @@ rows, asked, prompts = sampled(AT_ONCE)
 assert (rows, prompts) == ([], ["question", "example question"])  # no more is asked than it takes to see that
 rows, asked, prompts = sampled(3)
 assert asked <= 3 * ANSWERS
+
+right, whole = {16: 2, 8: 8}, 10
+rows, asked, prompts = sampled(AT_ONCE)
+assert len(rows) == asked == 10 * len(prompts)  # what was cut off is neither right nor wrong
 
 class Slow(Player):
     # An episode takes 0.1 s, and the first half of the names is won.

@@ -13,6 +13,7 @@ from tests.small_model import build_base_model
 
 SCRIPT = """
 import sys
+import time
 from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -44,6 +45,8 @@ for episode in episodes:
     assert not torch.tensor(episode.logprobs)[~written].any()
 once, again = (play_games(games, **settings, seed=3) for _ in range(2))
 assert once == again
+late = play_games(games, until=time.monotonic())
+assert all(episode.cut and not episode.turns for episode in late) and not any(episode.cut for episode in episodes)
 stuck = play_games(games, max_steps=30, max_invalid=2)
 assert all(episode.invalid <= 2 and (episode.reward or len(episode.turns) <= 30) for episode in stuck)
 
