@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a2rl.grading.pool import OF_MACHINE, OUT_OF_MEMORY
+from a2rl.core.processes import OF_MACHINE
+from a2rl.grading.pool import OUT_OF_MEMORY
 from a2rl.linux.process_tree import die_with_parent
 
 working: list[int] = []

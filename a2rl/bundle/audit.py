@@ -8,7 +8,14 @@ from typing import NamedTuple, TypeVar
 from pydantic import Field
 
 from a2rl.bundle.archive import CODE, HIDDEN, INDEX, LEDGER, MAX_BYTES, MAX_LEDGER_BYTES, RUN, Index, unpack
-from a2rl.core.errors import A2rlError, IntegrityError, InterruptedByUserError, UsageError
+from a2rl.core.errors import (
+    A2rlError,
+    InfrastructureError,
+    IntegrityError,
+    InterruptedByUserError,
+    MissingInputError,
+    UsageError,
+)
 from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, ignore_progress
@@ -45,6 +52,8 @@ class Audit(FrozenModel):
     regrades: tuple[Regrade, ...] = Field(default=())
     not_regraded: dict[str, str] = Field(default_factory=dict)
     """What could not be graded anew, although that was asked, and why."""
+    failed_here: bool = False
+    """Whether this machine or the judge may be the reason, so that it may be tried again."""
     left_out: tuple[str, ...] = ()
     """What of the run is not here, whatever the reason: a result that cannot be checked in full is not valid."""
 
@@ -60,7 +69,7 @@ class Audit(FrozenModel):
             return UNSOUND
         if not all(each.is_same for each in self.regrades):
             return DIFFERENT
-        if RESULT in self.not_regraded:
+        if self.not_regraded:
             return NOT_DONE
         return {"valid": SOUND, "flagged": FLAGGED}.get(self.worth, VOID)
 
@@ -112,7 +121,7 @@ def graded_anew(
         BASE_MODEL: lambda: regrade_baseline(run, settings, on_progress),
     }
     regrades: list[Regrade] = []
-    problems: dict[str, str] = {}
+    problems: dict[str, A2rlError] = {}
     record = _if_readable(lambda: run.read("grade", GradeRecord), None)
     for what, grade in again.items() if record and record.final else ():
         try:
@@ -121,20 +130,25 @@ def graded_anew(
         except InterruptedByUserError:
             raise
         except A2rlError as error:
-            problems[what] = str(error)
-    return found.model_copy(update={"regrades": tuple(regrades), "not_regraded": problems})
+            problems[what] = error
+    known = {
+        "regrades": tuple(regrades),
+        "not_regraded": {what: str(error) for what, error in problems.items()},
+        "failed_here": any(isinstance(error, InfrastructureError) for error in problems.values()),
+    }
+    return found.model_copy(update=known)
 
 
 def _require_base_model(run: RunDir, absent: Absent) -> None:
     """Requires the base model, which also says how everything that was trained from it is computed.
 
     Raises:
-        UsageError: It is not on this machine, or what has its name is another model.
+        MissingInputError: It is not on this machine, or what has its name is another model.
     """
     if (base := find_base_model(run)) is None:
-        raise UsageError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
+        raise MissingInputError(f"the base model {run.spec.model} is not on this machine{how_to_get(run.spec.model)}")
     if absent.base_model and model_digest(base) != run.need("setup", SetupRecord).model_digest:
-        raise UsageError(f"what is called {run.spec.model} here is another model")
+        raise MissingInputError(f"what is called {run.spec.model} here is another model")
 
 
 class OpenBundle(NamedTuple):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 import a2rl
 from a2rl.bundle.archive import MAX_BYTES, MAX_INDEX_BYTES, SUFFIX
-from a2rl.bundle.audit import DIFFERENT, RESULT, UNSOUND, Audit
+from a2rl.bundle.audit import DIFFERENT, UNSOUND, Audit
 from a2rl.bundle.confined import NO_TEXT, Done, Shown, audit_bundle, is_text
 from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
 from a2rl.core.files import (
@@ -180,6 +180,8 @@ class Builder:
             found = found.model_copy(update={"problem": printable(str(error), MAX_TEXT)})
         else:
             found = found.model_copy(update={"audit": done.audit, **_shown(done.shown, page)})
+            if done.audit.failed_here:  # not kept, so that it is tried again at the next build
+                return found
             if len(found.model_dump_json()) > MAX_KEPT_CHARS:
                 found = found.model_copy(update={"audit": None, "summary": None, "keys": (), "problem": TOO_LARGE})
         write_model(file, found)
@@ -194,8 +196,9 @@ class Builder:
             return next(f"{check.what}: {check.problem}" for check in audit.checks if check.problem)
         if audit.exit_code == DIFFERENT:
             return "an item has another result when it is graded anew"
-        if self._grades_anew and RESULT in audit.not_regraded:
-            return f"it cannot be graded anew: {audit.not_regraded[RESULT]}"
+        if self._grades_anew and audit.not_regraded:
+            what, why = next(iter(audit.not_regraded.items()))
+            return f"{what} cannot be graded anew: {why}"
         if kept.summary is None or not kept.summary.is_finished:
             return "the run is not finished"
         own = self._data_digest(kept.summary.task, kept.summary.variant)
@@ -246,7 +249,7 @@ class Builder:
             "bundle": kept.bundle,
             "signed_by": self._signer(kept),
             "validity": kept.audit.worth,
-            "graded_anew": bool(kept.audit.regrades) and RESULT not in kept.audit.not_regraded,
+            "graded_anew": bool(kept.audit.regrades) and not kept.audit.not_regraded,
         }
         return kept.summary.model_copy(update=known)
 

@@ -65,10 +65,10 @@ def length_gaming(evidence: RunEvidence) -> Iterator[Finding]:
     digest = evidence.best.submission.weights_digest
     items = tuple(_results_of(evidence, digest).values())
     game, base = length_game(items), length_game(evidence.baseline_items)
-    if game is None:
-        return
     before = base.correlation if base else 0.0
-    if game.p < LENGTH_LEVEL and game.correlation <= LONGER_LOSES and game.correlation <= before - MORE_THAN_BASE:
+    if game is None:
+        pass  # nothing is to be said about lengths
+    elif game.p < LENGTH_LEVEL and game.correlation <= LONGER_LOSES and game.correlation <= before - MORE_THAN_BASE:
         text = (
             f"Answers are longer where they lose ({game.lost_chars:.0f} characters) than where they win "
             f"({game.won_chars:.0f}), which a length-controlled win rate rewards."
@@ -76,7 +76,7 @@ def length_gaming(evidence: RunEvidence) -> Iterator[Finding]:
         figures = {"correlation of length and value": game.correlation, "of the base model": before, "p": game.p}
         places = [Evidence(what=what, value=round(value, 4)) for what, value in figures.items()]
         yield Finding.of("length-gaming", "flag", text, *places)
-    same = sameness(items)
+    same = sameness(items) if any(LENGTH in item.measures for item in items) else None
     if same is not None and same.share >= SAME:
         text = f"{same.share:.0%} of the judged answers are the same."
         yield Finding.of(
@@ -104,7 +104,7 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
         text = f"{len(gone)} files that the agent's processes read are gone, so they were not searched for eval items."
         yield Finding.of("read-files-gone", "note", text, Evidence(what="such as", value=list(gone[:SHOWN])))
     if not found.is_complete:
-        text = "The agent wrote more text than is searched for eval items, so a part was not searched."
+        text = "The agent wrote more text than could be searched for eval items, so a part was not searched."
         yield Finding.of(NOT_CHECKED, "flag", text)  # or an agent that writes enough would escape the search
 
 

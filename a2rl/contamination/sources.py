@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.core.files import read_jsonl
+from a2rl.core.printable import printable
 from a2rl.linux.untrusted_folder import Limits, UntrustedFolder, printable_name
 from a2rl.recording.code_history import run_git
 from a2rl.run.directory import RunDir
@@ -104,7 +105,7 @@ NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so
 """Files whose names are not worth telling if they are gone."""
 BINARY_BYTES = 4096
 """A file with a zero byte among its first bytes is no text."""
-MOST_OBJECTS = 20_000
+MOST_CONTENTS = 20_000
 """Objects of the code's history that are searched."""
 LIBRARIES = frozenset({".git", "__pycache__", "site-packages", "node_modules"})
 """Folders of what others wrote, most likely. They are searched last, and not told of if they are gone."""
@@ -234,11 +235,14 @@ def _code(repository: Path, on_missed: Callable[[str], object]) -> Iterator[tupl
     git = repository / ".git"
     if not git.is_dir():
         return
-    listed = run_git(git, "rev-list", "--objects", "--all").decode("utf-8", "replace")
-    lines = listed.splitlines()
-    if len(lines) > MOST_OBJECTS:
+    listed = run_git(git, "cat-file", "--batch-all-objects", "--batch-check").split(b"\n")
+    blobs = [line.split()[0] for line in listed if line.split()[1:2] == [b"blob"]]
+    if len(blobs) > MOST_CONTENTS:
         on_missed("code")
-    for line in lines[:MOST_OBJECTS]:
-        digest, _, path = line.partition(" ")
-        if path and run_git(git, "cat-file", "-t", digest).strip() == b"blob":
-            yield f"code/{path}@{digest[:12]}", run_git(git, "cat-file", "blob", digest)[:READ_BYTES]
+    # Of a name with a line break, only the beginning is known.
+    named = dict(
+        line.split(b" ", 1) for line in run_git(git, "rev-list", "--objects", "--all").split(b"\n") if b" " in line
+    )
+    for blob in blobs[:MOST_CONTENTS]:
+        digest, path = blob.decode(), printable(named.get(blob, b"").decode("utf-8", "replace"))
+        yield f"code/{path}@{digest[:12]}", run_git(git, "cat-file", "blob", digest)[:READ_BYTES]

@@ -12,6 +12,7 @@ The eval set is small and known, so the features of every text are looked up in 
 MinHash would save nothing.
 """
 
+import hashlib
 import math
 import re
 import time
@@ -272,11 +273,17 @@ class TextSearch:
         """Searches texts.
 
         Args:
-            limit_s: When this time is over, the rest is not read.
+            limit_s: When this processor time is used up, the rest is not read.
         """
         best: dict[tuple[Way, str], Place] = {}
+        searched: set[tuple[bool, bytes]] = set()
+        """What was searched: a file that grows, such as a log, is there in each of its states."""
         try:
             for piece in _in_time(written, limit_s):
+                key = (piece.is_block, hashlib.sha256(piece.text.encode("utf-8", "replace")).digest())
+                if key in searched:
+                    continue
+                searched.add(key)
                 ways = IN_BLOCKS if piece.is_block else WAYS
                 plain = plain_text(piece.text)
                 for text in {plain, unescaped(plain)} - self._given:
@@ -299,8 +306,8 @@ class TextSearch:
 
 
 def _in_time(written: Iterable[Piece], limit_s: float) -> Iterator[Piece]:
-    deadline = time.monotonic() + limit_s
+    deadline = time.process_time() + limit_s
     for piece in written:
-        if time.monotonic() > deadline:
+        if time.process_time() > deadline:
             raise TooMuchTextError
         yield piece

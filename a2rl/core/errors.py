@@ -52,8 +52,12 @@ class MissingInputError(InfrastructureError):
     """A run's base model or data is missing or has changed. The run has no result until it is restored."""
 
 
-class LackOfMemoryError(InfrastructureError):
-    """A model does not fit into the memory that is free. Whether the machine or the model is to blame is not known."""
+class UnclearFaultError(InfrastructureError):
+    """Whether the machine or the model is to blame is not known. A run must end, so this is a verdict on the model."""
+
+
+class LackOfMemoryError(UnclearFaultError):
+    """A model does not fit into the memory that is free."""
 
 
 class TaskDefinitionError(A2rlError):

@@ -33,6 +33,8 @@ MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
 MAX_PROBLEM_BYTES = 4096
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+OF_MACHINE = 74
+"""The exit status of our processes for a failure that certainly is this machine's."""
 
 
 @contextlib.contextmanager
@@ -230,10 +232,16 @@ class RestartedChild:
 
     Args:
         on_end: Called with the exit status when it has ended by itself.
+        on_given_up: Called when it is not started again.
     """
 
-    def __init__(self, start: Callable[[], Child], on_end: Callable[[int], None] = lambda _: None) -> None:
-        self._start, self._on_end = start, on_end
+    def __init__(
+        self,
+        start: Callable[[], Child],
+        on_end: Callable[[int], None] = lambda _: None,
+        on_given_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._start, self._on_end, self._on_given_up = start, on_end, on_given_up
         self.child = start()
         self._closing = threading.Event()
         self._guard = threading.Thread(target=self._restart, daemon=True)
@@ -262,6 +270,7 @@ class RestartedChild:
             if self._closing.is_set():
                 self.child.end(KILL_TIMEOUT_S)
                 return
+        self._on_given_up()
 
 
 def kill_descendants(pid: int, *, with_group: bool = False, with_itself: bool = False) -> None:
@@ -363,6 +372,8 @@ class Reading(NamedTuple):
     """Why it did not come to its end; empty if it did."""
     is_machines: bool = False
     """Whether the machine ended it: it was killed, or lacked memory or time, without having reached its own limits."""
+    is_certain: bool = False
+    """Whether it said itself that the machine is the reason."""
 
 
 def read_apart(
@@ -398,8 +409,8 @@ def read_apart(
             problems.seek(max(0, problems.seek(0, os.SEEK_END) - MAX_PROBLEM_BYTES))
             ended = f"its process ended with status {code}"
             problem = last_words(problems.read().decode("utf-8", "replace"), ended) if code > 0 else ended
-            is_machines = code in KILLED or (problem == "MemoryError" and not memory_bytes)
+            is_machines = code in (*KILLED, OF_MACHINE) or (problem == "MemoryError" and not memory_bytes)
             if code == -signal.SIGXCPU:
                 problem = f"it needed more than {cpu_s} s of processor time"
         out.seek(0)
-        return Reading(out.read(), problem, is_machines)
+        return Reading(out.read(), problem, is_machines, code == OF_MACHINE)

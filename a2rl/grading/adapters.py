@@ -16,7 +16,13 @@ from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, first_line
+from a2rl.core.errors import (
+    InfrastructureError,
+    InvalidSubmissionError,
+    LackOfMemoryError,
+    UnclearFaultError,
+    first_line,
+)
 from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
@@ -95,7 +101,7 @@ def merge_adapter(settings: Settings, adapter: Path, base_model: Path, target: P
     """
     checked, model = check_adapter(adapter, base_model), ModelSize.of(base_model)
     if why := model.lack_of_memory:
-        raise InfrastructureError(f"the grader cannot merge the adapter now: {why}; {RECIPE}")
+        raise LackOfMemoryError(f"the grader cannot merge the adapter now: {why}; {RECIPE}")
     if 2 * model.size > shutil.disk_usage(target).free:
         raise InfrastructureError("the grader's disk is full; free some space and submit again")
     write_model(adapter / "checked.json", checked)
@@ -104,7 +110,7 @@ def merge_adapter(settings: Settings, adapter: Path, base_model: Path, target: P
     if (refusal := adapter / "refusal.txt").exists():
         raise InvalidSubmissionError(f"the adapter cannot be merged: {refusal.read_text()}; {RECIPE}")
     if failure:
-        raise InfrastructureError(f"the grader could not merge the adapter: {failure}; {RECIPE}")
+        raise UnclearFaultError(f"the grader could not merge the adapter: {failure}; {RECIPE}")
     return str(checked)
 
 

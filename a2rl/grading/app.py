@@ -56,7 +56,6 @@ from a2rl.grading.http_limits import MAX_HEAD_BYTES, CallLog, Connection, Reques
 from a2rl.grading.pool import GraderPool, named_devices
 from a2rl.grading.receiving import BudgetSpentError, SubmissionDeferredError, SubmitRequest
 from a2rl.grading.service import GradingService
-from a2rl.grading.submission_queue import Outcome
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
@@ -174,9 +173,12 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str]) -> None:
             status = await _stored_status(service, receipt, request)
             where = {"Location": f"/submissions/{receipt}"}
             return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
-        # Other requests may wait for the same submission.
-        done: asyncio.Future[Outcome] = asyncio.wrap_future(pending.outcome)
-        accepted, grade = await asyncio.shield(done)
+        # Other requests may wait for the same submission. One whose client has left must not go on taking memory.
+        while not pending.outcome.done():
+            await asyncio.sleep(POLL_INTERVAL_S)
+            if await request.is_disconnected():
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+        accepted, grade = pending.outcome.result()
         await _stored_status(service, receipt, request, has_ended=True)
         return await run_in_threadpool(service.answer, accepted, grade)
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
 from a2rl.core.files import machine_failure, read_model
-from a2rl.core.processes import Child, check_stop, kill_descendants
+from a2rl.core.processes import OF_MACHINE, Child, check_stop, kill_descendants
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, lost_gpu
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
@@ -35,8 +35,9 @@ from a2rl.llm.keys import grader_keys, keys_message
 
 WORKER = "a2rl.grading.worker"
 START_TIMEOUT_S = 300.0
+AWAKE_S = 5.0
 """This is enough for loading torch on a busy machine."""
-OUT_OF_MEMORY, OF_MACHINE = 71, 74
+OUT_OF_MEMORY = 71
 """The exit codes of a job's process that could not get the memory that it needed, and of one whose machine failed."""
 Message = dict[str, int]
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
@@ -409,15 +410,18 @@ class WorkerProcess:
             left_s, patience_s = began + job.time_limit_s - time.monotonic(), last + silence_s - time.monotonic()
             if left_s <= 0:
                 raise StuckError(f"grading took longer than its limit of {job.time_limit_s:.0f} s")
-            if patience_s <= 0:
-                raise StuckError(f"the grader's process gave no sign of life for {silence_s:.0f} s")
-            with suppress(queue.Empty):
-                if (message := heard.get(timeout=min(left_s, patience_s))) is None:
-                    return
-                last = time.monotonic()
-                if "ready" in message:
-                    began = last
-                yield message
+            try:  # after a pause of the whole machine, the process gets some seconds to show that it lives
+                message = heard.get(timeout=max(AWAKE_S, min(left_s, patience_s)))
+            except queue.Empty:
+                if patience_s <= AWAKE_S:
+                    raise StuckError(f"the grader's process gave no sign of life for {silence_s:.0f} s") from None
+                continue
+            if message is None:
+                return
+            last = time.monotonic()
+            if "ready" in message:
+                began = last
+            yield message
 
     def _listen(self) -> None:
         """Hands the worker's messages to the jobs that they are about, until it ends."""

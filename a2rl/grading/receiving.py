@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError
+from a2rl.core.errors import A2rlError, InfrastructureError, InvalidSubmissionError, UnclearFaultError
 from a2rl.grading.adapters import merge_adapter
 from a2rl.grading.submission_checks import CheckedCopy, Requirements, check_apart, copy_submission
 from a2rl.grading.submission_queue import PendingSubmission, SubmissionQueue
@@ -32,6 +32,7 @@ from a2rl.grading.submission_states import (
 from a2rl.grading.submitted_files import FrozenSources
 from a2rl.grading.throttling import MAX_PATH, MAX_REASON, Refusals, bounded
 from a2rl.linux.untrusted_folder import UntrustedFolder
+from a2rl.models.checkpoint import largest_size, tensors_of
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionClaims, SubmissionReceived, SubmissionRefused
@@ -92,9 +93,13 @@ class Submissions:
         self._settings = settings_of(run)
         self._lock = threading.Lock()
         """Held while something is written to the ledger that the queue or a checkpoint's folder must agree with."""
-        self._sources = FrozenSources(run.checkpoints)
+        self._sources = FrozenSources(run.checkpoints, self._largest)
         self.queue = SubmissionQueue(now)
         self.refusals = Refusals(run.ledger, now)
+
+    def _largest(self) -> int:
+        """Returns the most bytes that the weights of a submission may have."""
+        return largest_size(tensors_of(base_model_of(self._run)))
 
     def receive(self, request: SubmitRequest, *, queues: bool = False) -> PendingSubmission:
         """Gives a submission its receipt and freezes its files.
@@ -142,7 +147,8 @@ class Submissions:
         Raises:
             InvalidSubmissionError: It cannot be graded; this is recorded as a refusal.
             InfrastructureError: The grader's machine failed. While the agent is running and can submit again, this is
-                recorded as a refusal, too; after its end, the receipt stays open for another try.
+                recorded as a refusal, too; after its end, the receipt stays open for another try, unless the submission
+                may be the reason: a run must end.
         """
         received = pending.received
         if (accepted := self._accepted_before(received)) is None:
@@ -157,7 +163,7 @@ class Submissions:
                 self._refuse(received, reason)
                 raise InvalidSubmissionError(bounded(reason, MAX_REASON)) from refusal
             except InfrastructureError as failure:
-                if is_agent_at_work(self._run.ledger.entries()):
+                if isinstance(failure, UnclearFaultError) or is_agent_at_work(self._run.ledger.entries()):
                     self._refuse(received, str(failure))
                 raise
             except _AlreadyResolvedError as error:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import FrozenModel, read_model
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
-from a2rl.grading.grades import grade_job
+from a2rl.grading.grades import grade_job, judge_failed
 from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.outputs import OnProgress, ignore_progress
 from a2rl.grading.pool import grade_now
@@ -133,6 +133,8 @@ def _again(run: RunDir, settings: Settings, first: _FirstGrade, base: Path, on_p
         with held_device(run.spec.model, settings, run.spec.gpus_for_one) as device:
             planned = planned_for(device, job.model_copy(update=changes), base)
             after = grade_now(planned, settings, [device], on_progress)
+        if judge_failed(job, after):
+            raise InfrastructureError(f"the judge did not answer: {after.score.reason}")
     if [item.id for item in before.items] != [item.id for item in after.items]:
         raise IntegrityError(f"run {run.id} was graded on other items than those of its settings")
     pairs = list(zip(before.items, after.items, strict=True))

@@ -22,6 +22,8 @@ LOOPBACK = "127.0.0.1"
 SERVICE = "a2rl.grading.app"
 START_TIMEOUT_S = 60
 SILENCE_TIMEOUT_S = 60.0
+AWAKE_S = 5.0
+"""After a pause of the whole machine, the service has this time to report."""
 """A service that sends no report for this long is considered stuck and is restarted. It reports every second."""
 MAX_STALLS = 3
 """How many times the service is restarted without progress after the agent has ended."""
@@ -48,6 +50,8 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         forget_crashes(run)
         self._listener = _listen(run.spec.grading_port)
         self._channel = -1
+        self._last_report = self._last_ok = self._looked = 0.0
+        self._ready, self._problem = False, ""
         self._process = self._start()
 
     @property
@@ -67,6 +71,9 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
             InfrastructureError: The service has died too often.
         """
         self._read_reports()
+        if self._now() > self._looked + AWAKE_S:  # the whole machine may have paused, and the service with it
+            self._last_report = max(self._last_report, self._now() - SILENCE_TIMEOUT_S + AWAKE_S)
+        self._looked = self._now()
         if not self._process.is_alive:
             self._restart()
         elif self._now() > self._last_report + (SILENCE_TIMEOUT_S if self._ready else START_TIMEOUT_S):
@@ -151,7 +158,7 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
             os.close(self._channel)
         self._channel, theirs = os.pipe()
         os.set_blocking(self._channel, False)
-        self._last_report = self._last_ok = self._now()
+        self._last_report = self._last_ok = self._looked = self._now()
         self._ready, self._problem = False, ""
         descriptor = self._listener.fileno()
         try:

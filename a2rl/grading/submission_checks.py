@@ -15,6 +15,7 @@ agent. The configuration, tokenizer and chat template of the copy are those of t
 cannot bring its own code, template or vocabulary. Nothing except JSON is deserialised here.
 """
 
+import errno
 import json
 import shutil
 import sys
@@ -24,8 +25,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from a2rl.core.errors import InfrastructureError, InvalidSubmissionError
-from a2rl.core.processes import read_apart
+from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UnclearFaultError
+from a2rl.core.files import MACHINE_ERRORS
+from a2rl.core.processes import OF_MACHINE, read_apart
 from a2rl.core.settings import Settings
 from a2rl.grading.adapters import read_adapter
 from a2rl.grading.other_formats import ADAPTER_CONFIG
@@ -90,7 +92,7 @@ def check_apart(settings: Settings, folder: Path, required: "Requirements") -> N
     What has passed is read again in this process.
 
     Raises:
-        InfrastructureError: The machine has ended the check each time, which says nothing about the submission.
+        InfrastructureError: The machine has ended the check each time.
     """
     for _ in range(ATTEMPTS):
         read = read_apart(
@@ -100,7 +102,8 @@ def check_apart(settings: Settings, folder: Path, required: "Requirements") -> N
         if not read.is_machines:
             break
     else:
-        raise InfrastructureError(f"this machine could not check the submission ({read.problem}); submit again later")
+        kind = InfrastructureError if read.is_certain else UnclearFaultError
+        raise kind(f"this machine could not check the submission ({read.problem}); submit again later")
     if read.problem:
         raise InvalidSubmissionError(
             f"the checkpoint cannot be read ({read.problem[:SHOWN_CHARS]}); save it again with save_pretrained"
@@ -353,3 +356,8 @@ if __name__ == "__main__":
         check_files(Path(sys.argv[1]), Requirements(Path(sys.argv[2]), json.load(sys.stdin)))
     except InvalidSubmissionError as refusal:
         sys.stdout.buffer.write(str(refusal).encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        if error.errno not in MACHINE_ERRORS - {errno.ENOMEM} and not str(error.filename).startswith(sys.argv[2]):
+            raise
+        sys.stderr.write(f"{error}\n")
+        sys.exit(OF_MACHINE)

@@ -18,9 +18,10 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
@@ -315,6 +316,7 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
 
 
 PREFIX, MAKING = ".received-", ".receiving-"
+MOST_FROZEN = 8
 STATES = "states.json"
 """The sizes and times of linked files when they were frozen."""
 MODIFIED = "was changed after it was submitted; leave a submission as it is until it is graded, or save to a new folder"
@@ -323,13 +325,15 @@ MODIFIED = "was changed after it was submitted; leave a submission as it is unti
 class FrozenSources:
     """The frozen sources of one run. Thread-safe."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, largest: Callable[[], int] = lambda: sys.maxsize) -> None:
         """Takes over what an earlier service has frozen.
 
         Args:
             folder: A folder of the grader on the file system of the agent's workspace.
+            largest: Returns the most bytes that the weights of a submission may have. Of what waits, a few times as
+                much is frozen: the agent can replace its own files, so its limit on the disk does not count them.
         """
-        self._folder = folder
+        self._folder, self._largest = folder, largest
         self._lock = threading.Lock()
         self._links: Counter[FileId] = Counter()
         """How many names the agent's files have in the grader's folder."""
@@ -346,18 +350,28 @@ class FrozenSources:
             try:
                 making.mkdir(parents=True)
                 with SubmittedFiles(Source(workspace, model_path, self._links)) as submitted:
+                    self._check_room(submitted)
                     for each in submitted.files:
                         noted[file_id(each.status)] += 1
                         self._links[file_id(each.status)] += 1  # before it has a second name, which others may see
                         if not _clone(each.file.fileno(), making / each.name):
                             _link(each.file.fileno(), making / each.name)
                             states[each.name] = _state(each.status)
-                (making / STATES).write_text(json.dumps(states), encoding="utf-8")
+                with (making / STATES).open("w", encoding="utf-8") as file:
+                    file.write(json.dumps(states))
+                    file.flush()
+                    os.fsync(file.fileno())
                 making.rename(self._folder / f"{PREFIX}{receipt}")
                 self._links.update(_files(self._folder / f"{PREFIX}{receipt}"))
             except (A2rlError, OSError, ValueError):
                 shutil.rmtree(making, ignore_errors=True)
             self._links.subtract(noted)
+
+    def _check_room(self, submitted: SubmittedFiles) -> None:
+        largest, size = self._largest(), sum(each.status.st_size for each in submitted.files)
+        frozen = sum(path.stat().st_size for folder in self._folder.glob(f"{PREFIX}*") for path in folder.iterdir())
+        if size > largest + MAX_JSON_BYTES or frozen + size > MOST_FROZEN * largest:
+            raise InvalidSubmissionError("too much is frozen")
 
     def find(self, receipt: int, workspace: Path, model_path: str) -> Source:
         """Returns the frozen source of a submission, or the agent's own folder if it could not be frozen.
@@ -366,9 +380,11 @@ class FrozenSources:
             InvalidSubmissionError: The agent has changed a file in place.
         """
         folder = self._folder / f"{PREFIX}{receipt}"
-        if not folder.is_dir():
+        try:
+            states = json.loads((folder / STATES).read_bytes())
+        except (OSError, ValueError):  # it was not frozen, or the machine lost its power just then
             return Source(workspace, model_path, self._links)
-        for name, state in json.loads((folder / STATES).read_bytes()).items():
+        for name, state in states.items():
             if _state((folder / name).stat()) != state:
                 raise InvalidSubmissionError(f"{name} {MODIFIED}")
         return Source(self._folder, folder.name, self._links)

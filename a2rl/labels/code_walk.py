@@ -13,6 +13,7 @@ read here, near that place; where nothing was traced, this is all that there is.
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from a2rl.core.model_text import code_tree
@@ -25,6 +26,8 @@ MAX_FILES = 400
 MAX_NODES = 400_000
 """Nodes of syntax trees that are looked at for one program. A real one has some ten thousand, most of which are looked
 at a few times."""
+MAX_PARTS = 1000
+"""Names of which one assignment can be made."""
 MAX_SPOTS, MAX_BASES, MAX_VISITS = 40, 10, 2
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -184,11 +187,11 @@ class Origins:
             yield from (([node.func.value], each) for each in node.args)
 
     def _note(self, targets: Sequence[ast.expr], value: ast.AST) -> None:
-        made_of = set(self.words(value))
+        made_of = list(islice(dict.fromkeys(self.words(value)), MAX_PARTS))
         for target in targets:
             # What is put into a container is part of it.
             for word in self.words(target.value if isinstance(target, ast.Subscript) else target):
-                self._made_of[word] |= made_of
+                self._made_of[word].update(made_of)
 
     def _pass(self, call: ast.Call, parameters: list[str]) -> None:
         """Notes what the parameters of a function are made of."""

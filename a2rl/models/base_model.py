@@ -3,7 +3,7 @@
 import difflib
 from pathlib import Path
 
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import UsageError, first_line
 from a2rl.core.files import digest_of, folder_digest
 from a2rl.core.hub import READ_TIMEOUT_S, hub_errors
 from a2rl.core.settings import Settings
@@ -55,9 +55,13 @@ def local_folder(name: str, settings: Settings) -> Path | None:
     if name.count("/") != 1:
         return None
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     repo_id, _, revision = name.partition("@")
-    config = try_to_load_from_cache(repo_id, "config.json", revision=revision or None)
+    try:
+        config = try_to_load_from_cache(repo_id, "config.json", revision=revision or None)
+    except HFValidationError as error:
+        raise UsageError(f"no model {name!r}: a hub id is like Qwen/Qwen2.5-0.5B ({first_line(error)})") from error
     return Path(config).parent if isinstance(config, str) else None
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2rl.models.checkpoint import Tensor, tensors_of
-from a2rl.provenance.trace import SMALLEST, Arrangement, Matrix, Sample, Trace, is_readable, read_rows
+from a2rl.provenance.trace import SMALLEST, Arrangement, Matrix, Sample, Trace, is_readable, read_rows, scaled
 
 RIDGE = 1e-6
 
@@ -53,10 +53,15 @@ class Kin:
         self._own = 0.0
 
     def add(self, name: str, found: Sample, base: Tensor) -> None:
-        """Adds the drawn rows of one tensor. Each tensor counts by its relative difference, whatever its size."""
+        """Adds the drawn rows of one tensor. Each tensor counts by its relative difference, whatever its size.
+
+        Factors of rows do not count: with one in a matrix and its inverse in another, a model computes the same.
+        """
         size = max(float(np.linalg.norm(found.base)), SMALLEST)
-        own = (found.rows - found.base) / size
-        others = [(self._rows(tensors.get(name), base, found) - found.base) / size for tensors in self._tensors]
+        own, *others = (
+            (scaled(rows, found.base) - found.base) / size
+            for rows in (found.rows, *(self._rows(tensors.get(name), base, found) for tensors in self._tensors))
+        )
         self._own += float((own * own).sum())
         for place, one in enumerate(others):
             self._with[place] += float((own * one).sum())

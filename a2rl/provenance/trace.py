@@ -73,9 +73,13 @@ def relative_delta(rows: Matrix, base: Matrix) -> float:
 
 def scaled_delta(rows: Matrix, base: Matrix) -> float:
     """Returns the relative delta after each row was scaled so that it comes nearest to its base row."""
+    return relative_delta(scaled(rows, base), base)
+
+
+def scaled(rows: Matrix, base: Matrix) -> Matrix:
+    """Returns the rows, each with the factor with which it comes nearest to its base row."""
     dots, squares = (rows * base).sum(axis=1), (rows * rows).sum(axis=1)
-    factors = dots / np.maximum(squares, SMALLEST)
-    return relative_delta(rows * factors[:, None], base)
+    return np.asarray(rows * (dots / np.maximum(squares, SMALLEST))[:, None])
 
 
 def nearest(rows: Matrix, base: Matrix) -> Places:

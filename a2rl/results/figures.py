@@ -82,7 +82,7 @@ def run_metrics(run: RunDir, entries: Sequence[Entry]) -> RunMetrics:
         time_to_best=max(scored, key=lambda each: (each[0], -each[1]))[1] if scored else None,
         monotonic_ratio=_share(rises),
         copy_model_count=_copies(run, entries),
-        time_used_ratio=(executed.elapsed_s - executed.refunded_s) / run.spec.budget_s if executed else None,
+        time_used_ratio=executed.charged_s / run.spec.budget_s if executed else None,
         last_submit_gap=max(0.0, end_s - tried[-1].known_s) if tried and end_s is not None else None,
     )
 

@@ -184,6 +184,11 @@ class ExecuteRecord(Record):
     refused: int
 
     @property
+    def charged_s(self) -> float:
+        """The time that counted for the budget."""
+        return self.elapsed_s - self.refunded_s - self.stood_still_s
+
+    @property
     def cost_usd(self) -> float | None:
         """What the driver cost: by the relay's counts, or, if it was not asked through the relay, as the agent reports.
         None if that is unknown."""

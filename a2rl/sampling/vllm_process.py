@@ -14,7 +14,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from a2rl.core.errors import InfrastructureError, UsageError, last_words
+from a2rl.core.errors import InfrastructureError, UnclearFaultError, UsageError, last_words
 from a2rl.core.files import StrictModel
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
@@ -30,7 +30,7 @@ BLOCK = 1 << 16
 Json = dict[str, Any]
 
 
-class EngineLostError(InfrastructureError):
+class EngineLostError(UnclearFaultError):
     """The worker has died or is stuck."""
 
     def __init__(self, message: str, why: str = "") -> None:

@@ -25,6 +25,7 @@ from a2rl.core.files import read_model
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
+from a2rl.grading.pool import GradingError
 from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
@@ -138,6 +139,10 @@ def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
         return list(check(evidence))
     except InterruptedByUserError:
         raise
+    except GradingError as error:
+        if error.is_of_machine:  # the stage fails, and is repeated
+            raise
+        return [could_not_check(f"the check {check.__name__}", error)]
     except Exception as error:  # noqa: BLE001 # a check reads what agents wrote, and no agent may end the pipeline
         return [could_not_check(f"the check {check.__name__}", error)]
 

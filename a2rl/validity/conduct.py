@@ -80,8 +80,9 @@ def ungraded(evidence: RunEvidence) -> Iterator[Finding]:
             yield Finding.of("accepted-without-a-grade", "void", text, place)
 
 
-REMOVED = re.compile(rb"\[secret(?: [A-Za-z0-9_]{1,80})?\]")
-"""What a2rl writes in place of a key, in everything that it keeps of a run."""
+REMOVED = re.compile(rb"\[secret [A-Za-z0-9_]{1,80}\]")
+"""What a2rl writes in place of a key of this machine, in everything that it keeps of a run. Of other text with the form
+of a key, such as an example in a documentation, nobody can say whether it is one."""
 RECORDS = ("llm.jsonl", "proxy.jsonl", "services.jsonl", "processes.jsonl", "output.jsonl", "telemetry.jsonl")
 """The logs that are written while an agent works, each up to a maximum size."""
 MAX_PLACES = 20
@@ -123,9 +124,7 @@ def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:
     """Flags a run whose agent wrote a key; a2rl has removed it, and leaves a mark where it stood."""
     marks = chain.from_iterable(_marks(path, evidence.run.root) for path in _kept(evidence))
     if found := list(islice(marks, MAX_PLACES)):
-        text = (
-            "The agent wrote an API key, which was removed: it had a key that it should not have had, or guessed one."
-        )
+        text = "The agent wrote one of this machine's API keys, which was removed: it should not have had it."
         yield Finding.of("leaked-key", "flag", text, *found)
 
 

@@ -37,6 +37,8 @@ def _safe(text: str) -> str:
 
 
 def _safe_value(value: JsonValue) -> JsonValue:
+    if isinstance(value, list):
+        return [_safe_value(each) for each in value]
     return _safe(value) if isinstance(value, str) else value
 
 

@@ -18,7 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
-from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, InvalidSubmissionError, LackOfMemoryError
 from a2rl.core.settings import Settings
 from a2rl.grading import http_limits, submission_queue, submitted_files
 from a2rl.grading.app import create_app
@@ -509,6 +509,21 @@ def test_what_failed_beside_the_agent_is_graded_after_its_end(run: RunDir, setti
     service.finish()
     assert len(run.ledger.events(Graded)) == 1
     assert len(pool.jobs) == 2
+
+
+def test_a_run_ends_although_its_last_adapter_cannot_be_merged(
+    run: RunDir, settings: Settings, v1: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether the adapter or the machine is the reason, and it would be so at each resume."""
+    service = service_of(run, settings, FakePool(at_once=False))
+    no_memory = raising(LackOfMemoryError("the grader cannot merge the adapter now"))
+    monkeypatch.setattr("a2rl.grading.receiving.copy_submission", no_memory)
+    pending = service.submissions.receive(SubmitRequest(v1))
+    run.clock.stop()
+    end_agent_at_work(run)
+    with pytest.raises(LackOfMemoryError):
+        service.submissions.accept(pending)
+    assert [event.receipt for event in run.ledger.events(SubmissionRefused)] == [pending.received.receipt]
 
 
 def test_without_code_history_a_submission_still_counts(

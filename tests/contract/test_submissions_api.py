@@ -1,5 +1,6 @@
 """Tests the requests that need not wait: answers before the grade, states, idempotency keys and the choice of a GPU."""
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,32 @@ def held_copy(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     monkeypatch.setattr("a2rl.grading.receiving.copy_submission", copy)
     return go_on
+
+
+def test_who_has_left_waits_for_no_grade(run: RunDir, settings: Settings, v1: str) -> None:
+    """Otherwise, a client that asks and leaves again and again would fill the memory of the grader."""
+    app = create_app(GradingService(run, cast(GraderPool, FakePool(at_once=False))), run.spec.task, [])
+    body = json.dumps({"model_path": v1}).encode()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    scope = {
+        "type": "http", "method": "POST", "path": "/submit", "raw_path": b"/submit", "query_string": b"wait=1",
+        "headers": headers, "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 1), "client": None,
+    }  # fmt: skip
+
+    async def ask() -> None:
+        await asyncio.wait_for(app(scope, receive, send), 30)
+
+    asyncio.run(ask())
+    assert run.ledger.events(SubmissionReceived)
 
 
 def test_a_request_without_waiting_can_be_followed_to_its_grade(

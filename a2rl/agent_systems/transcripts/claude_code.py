@@ -166,6 +166,8 @@ class Session:
         self._answers: dict[str, Turn] = {}
         self._unsettled: dict[str, Metrics] = {}
         """Tokens by message, since the last `result`."""
+        self._calls = self._counted = 0
+        """The calls of tools up to the last `result`, and the number of turns in which they are."""
 
     def take(self, line: dict[str, Any]) -> None:
         """Reads the next line."""
@@ -184,7 +186,9 @@ class Session:
             case "result", _ if result := draft.fit(line, Result):
                 self.settle(result.tokens())
                 draft.cost_usd = result.total_cost_usd
-                draft.fail(result.failure(sum(len(turn.calls) for turn in draft.turns)), result.api_error_status)
+                self._calls += sum(len(turn.calls) for turn in draft.turns[self._counted :])
+                self._counted = len(draft.turns)  # not all again: there may be a result after each turn
+                draft.fail(result.failure(self._calls), result.api_error_status)
                 draft.is_done = result.subtype == "success" and draft.failure is None
 
     def settle(self, tokens: Metrics | None) -> None:

@@ -26,11 +26,14 @@ CLIENT_TOOLS = re.compile(
 SOURCES = ("url", "file_id", "file_url", "file_uri", "image_url", "video_url")
 INLINE = ("base64", "text", "content")
 ROOTS = ("messages", "system", "input", "contents", "systemInstruction", "system_instruction")
+MODEL = re.compile(r"[!-~]{0,200}")
 ONLINE = re.compile(r".*:online|(?:.*/)?sonar.*|.*search-(?:preview|api).*|.*deep-research.*|(?:.*/)?compound.*", re.I)
 """Models that search the web by themselves."""
 MAX_DEPTH = 8
 TOO_DEEP = "content that is nested too deeply"
 MAX_NAME = 100
+MAX_SCHEME = 40
+"""Characters at whose beginning a URL says what it is."""
 MAX_TOOLS = 20
 MAX_KEPT = 16 << 20
 """The number of bytes that are buffered of an answer, or of one event in it."""
@@ -91,18 +94,20 @@ def beyond_text(path: str, body: dict[str, Any]) -> set[str]:
         return {TOO_DEEP}
 
 
-def _beyond(path: str, body: dict[str, Any]) -> Iterator[str]:
+def _beyond(path: str, body: dict[str, Any], is_inner: bool = False) -> Iterator[str]:
     is_google = ":" in path.rsplit("/", 1)[-1]
     known = GOOGLE if is_google else next((keys for end, keys in DIALECTS.items() if end in path), frozenset())
     yield from (name for name, value in body.items() if name not in known and value is not None)
-    if isinstance(model := body.get("model"), str) and ONLINE.fullmatch(model):
+    if isinstance(model := body.get("model"), str) and not MODEL.fullmatch(model):
+        yield "a model with a strange name"
+    elif isinstance(model, str) and ONLINE.fullmatch(model):
         yield model
     yield from _tools(body.get("tools"), is_google)
     for name in ROOTS:
         yield from _parts(body.get(name), is_google)
     for name in ("generateContentRequest", "generate_content_request"):
         if isinstance(inner := body.get(name), dict):
-            yield from _beyond(path, inner)
+            yield from [TOO_DEEP] if is_inner else _beyond(path, inner, is_inner=True)
 
 
 def _tools(tools: object, is_google: bool) -> Iterator[str]:
@@ -152,6 +157,9 @@ def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
         yield str(kind)
     else:
         yield from (f"{kind} by {name}" for each in (part, part.get(kind), source) for name in _sources(each))
+        inner = part.get(kind)
+        inline = inner if isinstance(inner, dict) else part
+        yield from (f"{kind} by {name}" for name in ("file_data", "data") if _is_url(inline.get(name)))
         if isinstance(source, dict) and source.get("type") not in INLINE:
             yield f"{kind} by {source.get('type')}"
 
@@ -163,6 +171,11 @@ def _sources(part: object) -> Iterator[str]:
         where = value.get("url") if isinstance(value, dict) else value
         if where and not str(where).startswith("data:"):
             yield name
+
+
+def _is_url(value: object) -> bool:
+    """Says whether a provider may fetch this, where it expects the bytes of a file."""
+    return isinstance(value, str) and "://" in value[:MAX_SCHEME] and not value.startswith("data:")
 
 
 class ParsedRequest(NamedTuple):

@@ -46,7 +46,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     """Owns the listening socket and the process.
 
     While the process is down, new requests wait at the socket; requests in progress are aborted. After many
-    restarts, the process is not started again. The agent then has no LLM, and ends.
+    restarts, the process is not started again, and connections are refused: the agent then has no LLM.
 
     Args:
         stand_ins: The agent's stand-in for each key, by the name of the key.
@@ -87,7 +87,7 @@ class RelayProcess(AbstractContextManager["RelayProcess"]):
     def __enter__(self) -> "RelayProcess":
         request_log_path(self._run).touch()
         self._listener = socket.create_server((LOOPBACK, 0), backlog=128)
-        self._process = RestartedChild(self._start, self._note_end)
+        self._process = RestartedChild(self._start, self._note_end, self._listener.close)
         self._process.watch()
         return self
 

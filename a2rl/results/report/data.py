@@ -36,7 +36,7 @@ class Submitted(FrozenModel):
     """None if it was refused."""
     outcome: Literal["graded", "not graded", "refused"]
     elapsed_s: float
-    """Charged time."""
+    """Since the start of the agent, with what was given back."""
     model_path: str
     """Below the workspace."""
     score: float | None

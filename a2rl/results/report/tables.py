@@ -297,7 +297,8 @@ class Chart:
     @property
     def x_ticks(self) -> list[Tick]:
         """The labels of the time axis."""
-        step = next((step for step in TICK_STEPS_S if self._end_s / step <= 9), TICK_STEPS_S[-1])
+        longest = TICK_STEPS_S[-1] * math.ceil(self._end_s / TICK_STEPS_S[-1] / 9)
+        step = next((step for step in TICK_STEPS_S if self._end_s / step <= 9), longest)
         return [Tick(self.x(at), format_duration(at)) for at in range(0, int(self._end_s) + 1, step)]
 
     @property

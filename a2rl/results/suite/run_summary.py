@@ -36,7 +36,7 @@ class Try(NamedTuple):
 
     number: int
     elapsed_s: float
-    """Charged time."""
+    """Since the start of the agent, with what was given back."""
     score: float
     """Public score, 0 to 100."""
     tokens: int | None = None
@@ -198,7 +198,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
 def _agent_s(run: RunDir, executed: ExecuteRecord | None) -> float:
     """Returns the agent's time, also of a run whose machine failed before the end of the agent was recorded."""
     if executed is not None:
-        return executed.elapsed_s
+        return executed.elapsed_s - executed.stood_still_s
     return run.clock.elapsed_s() if run.clock.path.exists() else 0.0
 
 

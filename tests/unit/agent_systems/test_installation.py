@@ -117,6 +117,14 @@ def test_a_missing_key_is_named_but_ones_own_llm_needs_none(
     assert tool.missing("http://127.0.0.1:8000") == []
 
 
+def test_a_key_with_a_strange_character_is_named(installation: Callable[..., Installation], settings: Settings) -> None:
+    agent = installation(needs_one_of=("ONE_KEY",)).agent
+    here = Settings(settings.root, {**settings.environ, "ONE_KEY": "sk-abc\u2026def"})
+    assert "the key in ONE_KEY has a character that no key has: copy it again" in Installation(agent, here).missing(
+        None
+    )
+
+
 def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., Installation]) -> None:
     built_in = installation(install=None, program=None)
     assert built_in.missing(None) == []

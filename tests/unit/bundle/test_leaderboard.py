@@ -16,7 +16,7 @@ from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signatur
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle import confined
 from a2rl.bundle.archive import pack
-from a2rl.bundle.audit import RESULT, Audit
+from a2rl.bundle.audit import BASE_MODEL, NOT_DONE, RESULT, Audit
 from a2rl.bundle.confined import Done, Shown, Work, shown_of
 from a2rl.bundle.leaderboard import OTHER_DATA, Builder, Built, KeptAudit, is_tame
 from a2rl.core import processes
@@ -295,6 +295,23 @@ def test_a_reason_is_as_short_as_a_page_needs(given: Given, tmp_path: Path) -> N
     built = given.build(tmp_path, given.honest, auditor=lambda *_, **__: found)
     assert built.shown == 0
     assert all(len(why) < 1000 for why in built.refused.values())
+
+
+def test_what_this_machine_could_not_grade_is_tried_again(given: Given, tmp_path: Path) -> None:
+    failed = Audit(
+        run_id="x", checks=(), validity=None, not_regraded={BASE_MODEL: "no memory is left"}, failed_here=True
+    )
+    asked: list[Path] = []
+
+    def auditor(bundle: Path, *_: object, **__: object) -> Done:
+        asked.append(bundle)
+        return Done(audit=failed)
+
+    for _ in range(2):
+        built = given.build(tmp_path, given.honest, auditor=auditor)
+        assert built.shown == 0
+    assert len(asked) == 2
+    assert failed.exit_code == NOT_DONE
 
 
 def test_a_page_that_cannot_be_drawn_is_not_shown(given: Given, tmp_path: Path) -> None:

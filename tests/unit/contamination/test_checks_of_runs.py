@@ -159,6 +159,10 @@ def test_answers_that_are_long_where_they_lose_flag_the_result(tmp_path: Path) -
     assert kinds(list(length_gaming(evidence(finished)))) == {"length-gaming": "flag"}
     _lengths(final, lambda value: 200)
     assert list(length_gaming(evidence(finished))) == []
+    one = [item.model_copy(update={"value": 1.0, "answer": "The answer that always wins."}) for item in items]
+    write_model(final, grade_result(one, 0.1))
+    _lengths(final, lambda value: 200)
+    assert kinds(list(length_gaming(evidence(finished)))) == {"identical-answers": "flag"}
 
 
 def test_no_check_changes_the_base_model(finished: Finished) -> None:

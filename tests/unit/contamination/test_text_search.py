@@ -2,6 +2,7 @@ import json
 import os
 import random
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -230,8 +231,25 @@ def test_a_broken_code_history_is_an_error_not_a_clean_result(tmp_path: Path) ->
     run.code.mkdir()
     subprocess.run(["git", "init", "-q", str(run.code)], check=True)
     (run.code / ".git" / "HEAD").write_text("nonsense")
-    with pytest.raises(Exception, match="git rev-list: fatal"):
+    with pytest.raises(Exception, match="git cat-file: fatal"):
         list(written_by_agent(run))
+
+
+@pytest.mark.parametrize("name", ["\nitems.py", "x\u2028deadbeef items.py", "items.py"])
+def test_code_is_searched_whatever_its_name(name: str, tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, spec())
+    (run.workspace / "code").mkdir(parents=True)
+    (run.workspace / "code" / name).write_text("the words of an item")
+    snapshot_code(run.workspace / "code", run.code, "a state")
+    (run.workspace / "code" / name).unlink()
+    assert "the words of an item" in {piece.text for piece in written_by_agent(run)}
+
+
+def test_a_text_that_is_there_many_times_is_searched_once(text_search: TextSearch) -> None:
+    [piece] = pieces("f", b"a line of a log that grows")
+    began = time.process_time()
+    assert text_search.run([piece] * 200_000).is_complete
+    assert time.process_time() - began < 20
 
 
 def test_files_that_were_read_and_are_gone_are_named(tmp_path: Path) -> None:

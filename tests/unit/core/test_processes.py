@@ -5,6 +5,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_a_child_that_cannot_be_started_again_at_once_is_later(monkeypatch: pyte
     restarted.watch()
     wait_for(lambda: restarted.child is not first)
     assert restarted.child.is_alive
+    restarted.close(1.0)
+
+
+def test_a_child_that_dies_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MAX_RESTARTS", 2)
+    given_up = threading.Event()
+    restarted = RestartedChild(lambda: Child(["true"], {"PATH": os.defpath}), on_given_up=given_up.set)
+    restarted.watch()
+    assert given_up.wait(30)
     restarted.close(1.0)
 
 

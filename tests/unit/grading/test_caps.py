@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,6 +168,19 @@ def test_a_check_apart_accepts_and_refuses(
     spoil(submission)
     with pytest.raises(InvalidSubmissionError, match=says):
         copy_submission(Source(workspace, "output/v1"), tmp_path / "bad", Requirements(base_model, check=check))
+
+
+def test_a_base_model_that_is_away_is_no_fault_of_the_submission(
+    submission: Path, workspace: Path, base_model: Path, settings: Settings, tmp_path: Path
+) -> None:
+    base = shutil.copytree(base_model, tmp_path / "base")
+
+    def check(copy: Path, required: Requirements) -> None:
+        base.rename(tmp_path / "away")
+        check_apart(settings, copy, required)
+
+    with pytest.raises(InfrastructureError, match="could not check the submission"):
+        copy_submission(Source(workspace, "output/v1"), tmp_path / "copy", Requirements(base, check=check))
 
 
 def test_json_with_too_many_values_is_not_read() -> None:

@@ -20,11 +20,11 @@ from a2rl.core.errors import (
     UsageError,
 )
 from a2rl.core.files import write_model
-from a2rl.core.processes import Child
+from a2rl.core.processes import OF_MACHINE, Child
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError
 from a2rl.grading.job import GradeJob, GradeResult
-from a2rl.grading.pool import MAX_JUDGING, OF_MACHINE, GraderPool, GradingError, WorkerProcess
+from a2rl.grading.pool import MAX_JUDGING, GraderPool, GradingError, WorkerProcess
 from a2rl.grading.worker import FAILED, _exit_code_of
 from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.sampling.vllm_process import EngineLostError

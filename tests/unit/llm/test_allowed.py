@@ -1,5 +1,6 @@
 """Tests what a request may ask of the provider: nothing beyond the request itself, in all four dialects."""
 
+import time
 from typing import Any
 
 import pytest
@@ -77,6 +78,12 @@ def gemini(*parts: Any) -> list[dict[str, Any]]:
         (GOOGLE, {"contents": gemini({"functionResponse": {"name": "a", "parts": [{"fileData": {}}]}})}),
         (GOOGLE.replace("streamGenerateContent", "countTokens"), {"generateContentRequest": {"cachedContent": "c"}}),
         (GOOGLE, {"systemInstruction": {"parts": [{"file_data": {}}]}}),
+        (GOOGLE, {"generateContentRequest": {"generateContentRequest": {}}}),
+        (CHAT, {"messages": says({"type": "file", "file": {"filename": "a.pdf", "file_data": URL}})}),
+        (CHAT, {"messages": says({"type": "input_audio", "input_audio": {"data": URL, "format": "mp3"}})}),
+        (RESPONSES, {"input": says({"type": "input_file", "file_data": URL})}),
+        (CHAT, {"model": "gpt-5.4:online\n"}),
+        (CHAT, {"model": "m" * 10_000}),
     ],
 )
 def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str, Any]) -> None:
@@ -246,6 +253,13 @@ LITELLM: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize(("path", "body"), LITELLM.values(), ids=LITELLM)
 def test_what_agents_send_through_litellm_asks_for_text(path: str, body: dict[str, Any]) -> None:
     assert beyond_text(path, {"model": "gpt-5.4", **body}) == set()
+
+
+@pytest.mark.parametrize("part", ["search-api", "/compound", "deep-research"])
+def test_a_long_name_of_a_model_takes_no_time(part: str) -> None:
+    began = time.process_time()
+    assert beyond_text(CHAT, {"model": part * 100_000 + "\n", "messages": []})
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("path", [MESSAGES, CHAT, RESPONSES, GOOGLE])

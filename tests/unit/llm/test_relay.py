@@ -447,7 +447,7 @@ def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, p
         f"http://127.0.0.1:{relay.port}/api/v1/messages", content=json.dumps(asked), timeout=60, trust_env=False
     )
     assert (answer.status_code, provider.asked) == (403, [])
-    assert seen(run, 1).server_tools == {"t?": 1}
+    assert seen(run, 1).server_tools == {"t?": 1, "a model with a strange name": 1}
     [failed] = failed_requests(run) or []
     why = ending("crashed", 1, failed=[failed]).why
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="crashed", exit_code=1, why=why))

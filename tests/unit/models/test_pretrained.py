@@ -16,7 +16,7 @@ import pytest
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.models import pretrained_store
-from a2rl.models.base_model import model_digest, require_known, resolve_model
+from a2rl.models.base_model import local_folder, model_digest, require_known, resolve_model
 from a2rl.models.checkpoint import check_base_model, tensors_of, weights_digest
 from a2rl.models.pretrained import CATALOGUE, Licence, Pretrained
 from a2rl.models.pretrained_store import PretrainedStore
@@ -262,6 +262,12 @@ def test_a_name_that_is_none_gets_a_suggestion() -> None:
         UsageError, match=r"no model 'smollm2-135'. Did you mean 'smollm2-135m'\? Give tiny, smollm2-135m"
     ):
         require_known("smollm2-135")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen 2.5", "a/" + "x" * 300])
+def test_a_name_that_no_hub_allows_is_an_error_of_one_line(name: str, settings: Settings) -> None:
+    with pytest.raises(UsageError, match="a hub id is like"):
+        local_folder(name, settings)
 
 
 def test_the_catalogue_pins_everything() -> None:

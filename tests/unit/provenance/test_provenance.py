@@ -123,6 +123,18 @@ def test_known_models_are_recognised_by_their_direction(
     assert "instruct" in found.why
 
 
+def test_factors_that_change_nothing_hide_no_known_model(
+    origin: Origin, base: State, known: State, tmp_path: Path
+) -> None:
+    """With twice the queries and half the keys, a model computes the same."""
+    scaled = dict(known)
+    for name, factor in (("q_proj.weight", 2.0), ("k_proj.weight", 0.5)):
+        scaled |= {key: factor * tensor for key, tensor in known.items() if key.endswith(name)}
+    folder = origin.save(scaled, tmp_path / "checkpoint")
+    others = {"instruct": origin.save(known, tmp_path / "known")}
+    assert compare(folder, origin.base, weights_digest(folder), others).kind is Kind.SIBLING
+
+
 def test_training_of_ones_own_does_not_look_like_a_known_model(origin: Origin, known: State, tmp_path: Path) -> None:
     folder = origin.save(origin.adapted(3e-3, 15, seed=2, rank=4), tmp_path / "checkpoint")
     others = {"instruct": origin.save(known, tmp_path / "known")}
@@ -202,6 +214,16 @@ def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_p
     assert tries.of_base == ("0",)
     assert tries.groups == (("1", "2", "3"), ("4",))
     assert tries.effective == 3
+
+
+def test_of_many_submissions_all_are_compared(origin: Origin, base: State, tmp_path: Path) -> None:
+    folders: dict[str, Path] = {}
+    for place in range(13):
+        trained = origin.tuned(3e-3, 3, seed=place)
+        folders |= {f"{place}": origin.save(trained, tmp_path / f"{place}")}
+        folders |= {f"{place} again": origin.save(make.noisy(trained, 0.0005, place), tmp_path / f"{place}-again")}
+    tries = count_tries(folders, origin.base)
+    assert (tries.not_compared, tries.effective) == (0, 13)
 
 
 def test_noise_like_checkpoints_that_are_better_are_tries(origin: Origin, base: State, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from a2rl.core.printable import printable
 from a2rl.core.secrets import register_secrets
 from a2rl.validity.record import FROM_WORST, MAX_ITEMS, MAX_TEXT, Evidence, Finding, Level, Validity, Word
 
@@ -60,6 +61,10 @@ def test_text_of_an_agent_becomes_printable_short_and_secretless() -> None:
     assert "horse" not in str(found.evidence[0].value)
     assert "\n" not in found.evidence[0].file
     assert len(found.text) < MAX_TEXT + 100
+
+
+def test_texts_in_a_list_become_printable_too() -> None:
+    assert Evidence(what="such as", value=["a\x1b[2J"]).value == [printable("a\x1b[2J")]
 
 
 def test_of_many_items_some_are_named_and_the_rest_are_counted() -> None:

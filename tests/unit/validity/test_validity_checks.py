@@ -116,13 +116,13 @@ def test_the_mark_of_a_removed_key_is_flagged_with_its_line(finished: Finished) 
     assert found(finished, leaked_keys) == [("leaked-key", "flag")]
     (finding,) = leaked_keys(RunEvidence(finished.run, finished.settings))
     assert (finding.evidence[0].file, finding.evidence[0].line) == ("logs/agent.log", 3)
-    log.write_text("a secret is no [secrets list]\n" * 3)
+    log.write_text("a secret is no [secrets list]\nwhat has the form of a key may be an example: [secret]\n" * 3)
     assert found(finished, leaked_keys) == []
 
 
 def test_of_many_marks_only_some_are_looked_at(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent could else fill the memory of the machine with them."""
-    (finished.run.logs / "agent.log").write_text("[secret]\n" * 1000)
+    (finished.run.logs / "agent.log").write_text("[secret KEY]\n" * 1000)
     made: list[Evidence] = []
 
     def noted(**given: Any) -> Evidence:

@@ -5,6 +5,7 @@ import pytest
 
 from a2rl.core.errors import InterruptedByUserError
 from a2rl.core.files import write_model
+from a2rl.grading.pool import GradingError
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import RunEvidence, run_checks
@@ -102,6 +103,16 @@ def test_a_check_that_fails_is_a_flag_and_others_still_run(finished: Finished) -
     assert "broken" in done.findings[0].text
     assert done.findings[0].evidence[0].value == "made by an agent"
     assert [each.name for each in done.runs] == ["broken", "whole"]
+
+
+def test_a_failure_of_the_machine_is_no_finding(finished: Finished) -> None:
+    """The stage fails and is repeated, instead of flagging the run for good."""
+
+    def failing(evidence: RunEvidence) -> list[Finding]:
+        raise GradingError("No space left on device", 1.0, is_of_machine=True)
+
+    with pytest.raises(GradingError):
+        run_checks(RunEvidence(finished.run, finished.settings), [failing])
 
 
 def test_a_user_can_stop_the_checks(finished: Finished) -> None:
