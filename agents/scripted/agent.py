@@ -236,7 +236,7 @@ class Plan:
         own, count = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
         rows, asked = gathered(own), sum(gathered([count]))
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
-        chosen = "it imitates them first" if worth else "too few to imitate"
+        chosen = "it imitates them first" if worth else "too few to imitate" if asked else "none ended in time"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
         return rows if worth else []
 

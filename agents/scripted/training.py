@@ -121,7 +121,8 @@ def load(path: Path) -> Trained:
     engine = engine_of_vllm(path)
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole = fits(path) and not os.environ.get("ADAPTER")
-    in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4))
+    # A processor without instructions for bfloat16 takes forty times as long as in float32.
+    in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4, tokens=FEWEST_TOKENS))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if in_half else torch.float32)
     parameters = model.num_parameters()
     if not whole:
@@ -210,10 +211,10 @@ def with_tried_player(trained: Trained) -> Trained:
     return trained._replace(player=None)
 
 
-def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT) -> bool:
-    """Whether a model's weights fit into the memory that is free, which must then hold some texts as well: all of them
+def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT, tokens: int = TOKENS_TO_FIT) -> bool:
+    """Whether a model's weights fit into the memory that is free, which must then hold some tokens as well: all of them
     in training, or as many bytes for each as are given."""
-    texts = TOKENS_TO_FIT * bytes_per_token(AutoConfig.from_pretrained(path).get_text_config())
+    texts = tokens * bytes_per_token(AutoConfig.from_pretrained(path).get_text_config())
     return weights_in(path) * bytes_per_weight + texts < 0.8 * free_bytes()
 
 

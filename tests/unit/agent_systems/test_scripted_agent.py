@@ -291,6 +291,7 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
+import training
 from training import FEWEST_TOKENS, Text, load, parts, tokens_that_fit
 
 model = load(Path(sys.argv[2])).model
@@ -305,6 +306,12 @@ texts = [text(first, 20) for first in range(6)]
 assert [len(part) for part in parts(texts, 1000, 45)] == [2, 2, 2]  # what they begin with does not count
 assert [len(part) for part in parts(texts, 115, 1000)] == [3, 3]  # but it takes memory, once
 assert [len(part) for part in parts(texts, 10, 10)] == [1] * 6
+
+# With little memory, a processor that is slow in bfloat16 trains an adapter in float32, on fewer tokens at once.
+room = training.weights_in(Path(sys.argv[2])) * 4 + 1000 * training.bytes_per_token(model.config)
+training.is_fast_in_bfloat16, training.free_bytes = lambda: False, lambda: int(room / 0.8)
+adapted = load(Path(sys.argv[2]))
+assert adapted.has_adapter and {weights.dtype for weights in adapted.model.parameters()} == {torch.float32}
 print("all is well")
 """
 VLLM = """
