@@ -66,9 +66,8 @@ def length_gaming(evidence: RunEvidence) -> Iterator[Finding]:
     items = tuple(_results_of(evidence, digest).values())
     game, base = length_game(items), length_game(evidence.baseline_items)
     before = base.correlation if base else 0.0
-    if game is None:
-        pass  # nothing is to be said about lengths
-    elif game.p < LENGTH_LEVEL and game.correlation <= LONGER_LOSES and game.correlation <= before - MORE_THAN_BASE:
+    too_low = min(LONGER_LOSES, before - MORE_THAN_BASE)
+    if game is not None and game.p < LENGTH_LEVEL and game.correlation <= too_low:
         text = (
             f"Answers are longer where they lose ({game.lost_chars:.0f} characters) than where they win "
             f"({game.won_chars:.0f}), which a length-controlled win rate rewards."

@@ -36,6 +36,7 @@ from a2rl.llm.keys import grader_keys, keys_message
 WORKER = "a2rl.grading.worker"
 START_TIMEOUT_S = 300.0
 AWAKE_S = 5.0
+"""A worker has this time to report after a pause of the whole machine."""
 """This is enough for loading torch on a busy machine."""
 OUT_OF_MEMORY = 71
 """The exit codes of a job's process that could not get the memory that it needed, and of one whose machine failed."""

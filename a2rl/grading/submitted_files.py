@@ -317,6 +317,7 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
 
 PREFIX, MAKING = ".received-", ".receiving-"
 MOST_FROZEN = 8
+"""Frozen are at most so many times the bytes that one submission may have."""
 STATES = "states.json"
 """The sizes and times of linked files when they were frozen."""
 MODIFIED = "was changed after it was submitted; leave a submission as it is until it is graded, or save to a new folder"
