@@ -48,6 +48,8 @@ class Scale(NamedTuple):
     place: Place
     """Returns where a submission stands; None if that is unknown."""
     note: str = ""
+    least: float = 0.0
+    """Where the axis ends at the least."""
 
 
 SCALES = (
@@ -55,6 +57,7 @@ SCALES = (
         "time", "time since the start, % of the budget",
         lambda run, each: 100 * each.elapsed_s / float(run.settings["budget_s"]),
         " Time that an agent spends waiting for grades can be given back, so an agent may have more than its budget.",
+        least=100.0,
     ),
     Scale("submissions", "submissions", lambda _, each: float(each.number)),
     Scale(
@@ -79,7 +82,7 @@ def _draw(board: Board, style: Style, scale: Scale) -> Figure:
     for task, axis in axes.items():
         cells = [(cell, _placed(cell, scale)) for cell in board.cells if cell.task == task]
         ends = [place for _, runs in cells for each in runs for place in each.places]
-        end = BEYOND * (max(ends, default=1.0) or 1.0)
+        end = max(scale.least, BEYOND * (max(ends, default=1.0) or 1.0))
         for cell, runs in cells:
             rows += _draw_cell(axis, cell, runs, style[cell.stack], end) if runs else []
         baselines: dict[str, list[float]] = {}
