@@ -115,10 +115,11 @@ class Installation:
     def missing_key(self, base_url: str | None) -> str:
         """Says that there is no API key, and how to fix that; empty if there is one, or if none is needed."""
         keys = self.agent.needs_one_of
-        for name, key in self._settings.forwarded(keys).items():
+        given = self._settings.forwarded(keys)
+        for name, key in given.items():
             if not key.isascii() or not key.isprintable():
                 return f"the key in {name} has a character that no key has: copy it again"
-        if not keys or base_url or self._settings.forwarded(keys):
+        if not keys or base_url or given:
             return ""
         return f"no API key: set {' or '.join(keys)}"
 

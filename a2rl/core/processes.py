@@ -32,6 +32,8 @@ POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
 MAX_PROBLEM_BYTES = 4096
+AWAKE_S = 5.0
+"""After a pause of the whole machine, a process that has to report regularly has this time for it."""
 KILLED = (-signal.SIGKILL, -signal.SIGTERM)
 OF_MACHINE = 74
 """The exit status of our processes for a failure that certainly is this machine's."""

@@ -175,9 +175,7 @@ def _add_submit(app: FastAPI, service: GradingService, gpus: list[str]) -> None:
             return JSONResponse(status.model_dump(mode="json"), status_code=202, headers=where)
         # Other requests may wait for the same submission. One whose client has left must not go on taking memory.
         while not pending.outcome.done():
-            await asyncio.sleep(POLL_INTERVAL_S)
-            if await request.is_disconnected():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+            await _pause(request)
         accepted, grade = pending.outcome.result()
         await _stored_status(service, receipt, request, has_ended=True)
         return await run_in_threadpool(service.answer, accepted, grade)
@@ -280,9 +278,14 @@ async def _stored_status(
         status = await run_in_threadpool(service.status, receipt)
         if status is not None and (status.state in SETTLED or not has_ended):
             return status
-        await asyncio.sleep(POLL_INTERVAL_S)
-        if await request.is_disconnected():
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
+        await _pause(request)
+
+
+async def _pause(request: Request) -> None:
+    """Waits a moment; raises an error if the client has left meanwhile."""
+    await asyncio.sleep(POLL_INTERVAL_S)
+    if await request.is_disconnected():
+        raise HTTPException(CLIENT_CLOSED_REQUEST, "the client has disconnected")
 
 
 ALIVE_EVERY_S = 1

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
 from a2rl.core.files import machine_failure, read_model
-from a2rl.core.processes import OF_MACHINE, Child, check_stop, kill_descendants
+from a2rl.core.processes import AWAKE_S, OF_MACHINE, Child, check_stop, kill_descendants
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import DeviceLostError, lost_gpu
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of
@@ -35,11 +35,9 @@ from a2rl.llm.keys import grader_keys, keys_message
 
 WORKER = "a2rl.grading.worker"
 START_TIMEOUT_S = 300.0
-AWAKE_S = 5.0
-"""A worker has this time to report after a pause of the whole machine."""
 """This is enough for loading torch on a busy machine."""
 OUT_OF_MEMORY = 71
-"""The exit codes of a job's process that could not get the memory that it needed, and of one whose machine failed."""
+"""The exit code of a job's process that could not get the memory that it needed."""
 Message = dict[str, int]
 MORE_MEMORY = "leave it more: end other programs on this machine or GPU, or run fewer runs at the same time"
 MAX_JUDGING = 4

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import machine_failure
-from a2rl.core.processes import MAX_RESTARTS, Child, check_stop
+from a2rl.core.processes import AWAKE_S, MAX_RESTARTS, Child, check_stop
 from a2rl.core.settings import Settings
 from a2rl.grading.submission_states import forget_crashes, open_receipts, ungraded
 from a2rl.llm.keys import grader_keys, keys_message
@@ -22,8 +22,6 @@ LOOPBACK = "127.0.0.1"
 SERVICE = "a2rl.grading.app"
 START_TIMEOUT_S = 60
 SILENCE_TIMEOUT_S = 60.0
-AWAKE_S = 5.0
-"""After a pause of the whole machine, the service has this time to report."""
 """A service that sends no report for this long is considered stuck and is restarted. It reports every second."""
 MAX_STALLS = 3
 """How many times the service is restarted without progress after the agent has ended."""

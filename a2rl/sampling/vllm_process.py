@@ -202,7 +202,7 @@ class EngineProcess:
         Args:
             model: The folder.
             exact: See `open_sampler`.
-            dtype: The dtype.
+            dtype: What it computes in.
             params: The options of vLLM.
             memory: What it takes of a GPU's memory.
             log: The file to which the worker's output is added; a temporary one unless given.

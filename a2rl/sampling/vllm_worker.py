@@ -247,7 +247,7 @@ class Engine:
         answers = []
         for output in filter(lambda each: each.finished, self._llm.llm_engine.step()):
             caller, is_cut = self._callers.pop(output.request_id)
-            completion = {**self._completion(output), "is_cut": is_cut}
+            completion = self._completion(output, is_cut)
             answers.append({"id": caller, "completion": completion, "cached_tokens": output.num_cached_tokens or 0})
         return answers
 
@@ -265,13 +265,14 @@ class Engine:
         except TemplateError as error:
             raise RequestError(f"the model's chat template refuses the chat: {error}") from error
 
-    def _completion(self, output: Any) -> Json:
+    def _completion(self, output: Any, is_cut: bool) -> Json:
         [generated] = output.outputs
         return {
             "text": generated.text,
             "finish": "length" if generated.finish_reason == "length" else "stop",
             "prompt_tokens": len(output.prompt_token_ids),
             "tokens": len(generated.token_ids),
+            "is_cut": is_cut,
         }
 
 

@@ -163,7 +163,8 @@ class Relay:
                 problem = {"type": "a2rl", "code": rejection.status, "message": str(rejection)}
                 await _answer(send, rejection.status, {"type": "error", "error": problem})
         except Exception as error:
-            exchange.status, exchange.refused = 500, f"the relay failed: {type(error).__name__}"
+            if exchange.reader is None:
+                exchange.status, exchange.refused = 500, f"the relay failed: {type(error).__name__}"
             raise
         finally:
             self._write_down(exchange)

@@ -27,6 +27,7 @@ SOURCES = ("url", "file_id", "file_url", "file_uri", "image_url", "video_url")
 INLINE = ("base64", "text", "content")
 ROOTS = ("messages", "system", "input", "contents", "systemInstruction", "system_instruction")
 MODEL = re.compile(r"[!-~]{0,200}")
+"""What names of models look like."""
 ONLINE = re.compile(r".*:online|(?:.*/)?sonar.*|.*search-(?:preview|api).*|.*deep-research.*|(?:.*/)?compound.*", re.I)
 """Models that search the web by themselves."""
 MAX_DEPTH = 8

@@ -441,6 +441,14 @@ def test_what_goes_beyond_text_is_refused_and_written_down(relay: RelayProcess, 
     assert (seen(run, 1).refused, seen(run, 1).server_tools) == (1, {"mcp": 1})
 
 
+def test_a_failure_of_the_relay_is_recorded_as_one(provider: Any, settings: Settings, run: RunDir) -> None:
+    """Here the key has a character that no header can have."""
+    keys = {"THE_KEY": "sk-abc\u2026def"}
+    with RelayProcess(run, settings, provider.url + "/api/v1", keys, {"THE_KEY": STAND_IN}) as broken:
+        assert post(broken).status_code == 500
+        assert seen(run, 1).refused == 1
+
+
 def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     asked = {"model": "m\ud800", "tools": [{"type": "t\ud800"}]}
     answer = httpx.post(
