@@ -160,9 +160,10 @@ def test_the_readmes_section_on_real_agents_works_word_for_word(place: Place) ->
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     section = text.partition("## Run a real agent")[2].partition("\n## ")[0]
     block = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)[0]
-    assert "https://api.anthropic.com" in block
+    command = "a2rl run --task gsm8k --agent claude-code --budget 10m"
+    assert command in block
     script = place.root / "readme.sh"
-    script.write_text("set -e\n" + block.replace("https://api.anthropic.com", place.url), encoding="utf-8")
+    script.write_text("set -e\n" + block.replace(command, f"{command} --base-url {place.url}"), encoding="utf-8")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": os.environ["HOME"], "A2RL_ROOT": str(place.root), "COLUMNS": "200"}
     done = subprocess.run(
