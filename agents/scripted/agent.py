@@ -229,7 +229,7 @@ class Plan:
 
     def own_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
-        if self.route.play_settings["max_steps"] > 1 or not self.measures:
+        if self.player.settings["max_steps"] > 1 or not self.measures:
             return []
         log(f"it samples answers to training questions, for at most {seconds:.0f} s")
         until, known = time.monotonic() + seconds, self.progress.held_out or 0.0

@@ -41,7 +41,12 @@ class Player:
 
     def __init__(self, route: BaseRoute, setting: Setting) -> None:
         self.route, self.setting, self.seed = route, setting, setting.seed
-        self.settings = {**route.play_settings, "template_kwargs": setting.meta["chat_template_kwargs"]}
+        self.settings = {
+            "max_steps": setting.meta["max_steps"],
+            "max_new_tokens": setting.meta["max_new_tokens"],
+            "template_kwargs": setting.meta["chat_template_kwargs"],
+            **route.play_settings,
+        }
         self.small = setting.small
         self.processes = CORES if self.small else 1  # a small model gains nothing from threads
         self.episode_s = 0.0

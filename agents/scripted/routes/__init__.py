@@ -70,7 +70,8 @@ class BaseRoute:
     sft_share: float = 0.5
     """SFT's share of a long budget for a small model; reinforcement gets the rest."""
     play_settings: dict[str, Any]
-    """Arguments of `episodes.play`: limits, and where the model's turns end."""
+    """Arguments of `episodes.play`, such as where the model's turns end. Limits on turns and tokens are the grader's,
+    unless these name others."""
     with_examples: float = 1.0
     """Share of the texts in training that begin with the examples that the grader shows, if it shows any."""
     can_play: bool = True

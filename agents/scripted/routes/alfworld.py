@@ -32,14 +32,13 @@ class Route(BaseRoute):
         self.random.shuffle(self.names)
         receptacles = sum(len(game.receptacles) for game in self.games.values())
         self.many_receptacles = receptacles > self.MANY_RECEPTACLES * len(self.games)
+        self.play_settings = {"max_invalid": 5}
         if not self.many_receptacles:
             self.sft_share = 0.15  # small rooms are soon imitated
+            self.play_settings["max_steps"] = 20  # the expert's longest games, and room for a few mistakes
         stored = data / "prompts.json"
         examples = json.loads(stored.read_text()).get(meta["options"]["prompts"], {}) if stored.exists() else {}
         self.shown = examples_that_fit(examples, setting.room_after, meta["max_steps"])
-        # The expert's longest games, and room for a few mistakes.
-        steps = 50 if self.shown else 30 if self.many_receptacles else 20
-        self.play_settings = {"max_steps": min(steps, meta["max_steps"]), "max_invalid": 5}
 
     def kind(self, name: str) -> str:
         """Returns the kind of a game."""

@@ -23,7 +23,7 @@ class Route(BaseRoute):
         random.Random(setting.seed).shuffle(self.names)
         self.chat = setting.chat
         self.has_rule = (setting.data / "rule.py").exists()
-        self.play_settings = {"max_steps": 1, "max_new_tokens": 32 if self.has_rule else 320, "turns": Until(STOP)}
+        self.play_settings = {"turns": Until(STOP)}
 
     def instruction(self, name: str) -> str:
         """Returns the instruction with its input, if it has one."""

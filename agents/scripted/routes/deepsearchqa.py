@@ -33,7 +33,7 @@ class Route(BaseRoute):
         self.random.shuffle(self.names)
         self.index = Index(read_pages(data / "pages"))
         self.instructions = (data / "prompt.txt").read_text()
-        self.play_settings = {"max_steps": 6, "max_new_tokens": 64 if self.index.pages else 256, "turns": ACTIONS}
+        self.play_settings = {"turns": ACTIONS}
         self.namesakes: dict[str, list[str]] = {}
         """All names of the same kind, by name."""
         kinds: dict[str, list[str]] = {}

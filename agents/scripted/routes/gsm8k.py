@@ -16,15 +16,14 @@ class Route(BaseRoute):
         rows, shown = (rows_of(setting.data / name) for name in ("train.jsonl", "shots.jsonl"))
         self.rows = {str(number): row for number, row in enumerate(rows)}
         questions = [row["question"] for row in self.rows.values() if row not in shown]
-        new_tokens = setting.meta["max_new_tokens"]
         self.chat = setting.chat
-        self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, new_tokens)
+        self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, setting.meta["max_new_tokens"])
         if not setting.small:
             # With worked examples, a text is seven times as long: without, it learns from more in the same time.
             self.with_examples = 0.1
         self.names = [name for name, row in self.rows.items() if row not in shown]
         random.Random(setting.seed).shuffle(self.names)
-        self.play_settings = {"max_steps": 1, "max_new_tokens": min(new_tokens, 320), "turns": Until("Question:")}
+        self.play_settings = {"turns": Until("Question:")}
 
     def prompt(self, name: str, shots: list[dict[str, Any]]) -> Any:
         """Returns the prompt that the grader uses, after some worked examples."""

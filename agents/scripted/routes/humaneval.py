@@ -19,8 +19,7 @@ class Route(BaseRoute):
         self.names = list(self.rows)
         random.Random(setting.seed).shuffle(self.names)
         self.chat, self.tests = setting.chat, TestRunner()
-        most = min(setting.meta["max_new_tokens"], 384)
-        self.play_settings = {"max_steps": 1, "max_new_tokens": most, "turns": Until(*(() if self.chat else STOPS))}
+        self.play_settings = {"turns": Until(*(() if self.chat else STOPS))}
 
     def prompt(self, name: str) -> Any:
         """Returns the prompt that the grader uses."""

@@ -22,11 +22,7 @@ class Route(BaseRoute):
         self.names = list(self.rows)
         random.Random(setting.seed).shuffle(self.names)
         self.items, self.chat, self.interactive = items, setting.chat, is_interactive(items)
-        self.play_settings = {
-            "max_steps": setting.meta["max_steps"],
-            "max_new_tokens": setting.meta["max_new_tokens"],
-            "turns": LINES if self.interactive else Until(*stops(items)),
-        }
+        self.play_settings = {"turns": LINES if self.interactive else Until(*stops(items))}
 
     def example(self, name: str) -> Example | None:
         """Returns the right answer, or an episode that is played as the data says; None where it says nothing."""

@@ -17,7 +17,6 @@ IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 class Route(BaseRoute):
     """Learns to buy what a goal asks for."""
 
-    MAX_STEPS = 12
     MISTAKES = 0.08
     """Share of the expert's actions that are replaced by mistakes."""
 
@@ -29,10 +28,11 @@ class Route(BaseRoute):
         self.names = list(self.goals)
         self.random = random.Random(setting.seed)
         self.random.shuffle(self.names)
+        self.max_steps = setting.meta["max_steps"]
         self.form = "whole" if setting.meta["variant"] == "mini" else "window"
         self.chat = setting.chat
         self.can_play = self.form == "whole"  # in the form `window` each turn is a prompt of its own
-        self.play_settings = {"max_steps": self.MAX_STEPS, "max_new_tokens": 32, "max_invalid": 3}
+        self.play_settings = {"max_invalid": 3}
 
     def example(self, name: str) -> Example | None:
         """Returns a visit of the expert that gets the full reward; None where it does not in time."""
@@ -42,7 +42,7 @@ class Route(BaseRoute):
         visit, expert = Visit(self.shop, self.goals[name], self.form), Expert()
         prompt, parts, ids = visit.prompt, list[Part](), set[str]()
         turns: list[Example] = []
-        while not visit.done and len(visit.actions) < self.MAX_STEPS:
+        while not visit.done and len(visit.actions) < self.max_steps:
             ids |= {part.text for part in visit.session.page.parts() if part.kind == "product"}
             action = right = expert.act(visit.session.page)
             if self.random.random() < self.MISTAKES:

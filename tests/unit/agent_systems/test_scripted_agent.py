@@ -184,7 +184,7 @@ sys.path.insert(0, sys.argv[1])
 from playing import ANSWERS, AT_ONCE, Player
 
 class Route:
-    play_settings = {"max_steps": 1, "max_new_tokens": 4}
+    play_settings = {"max_steps": 1}
     def environment(self, name):
         return SimpleNamespace(prompt="example question")
     def plain(self, name):
@@ -202,7 +202,7 @@ class Model(Player):
         ]
 
 def sampled(questions):
-    model = Model(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}, tokens=len_of))
+    model = Model(Route(), SimpleNamespace(seed=0, small=True, meta=meta, tokens=len_of))
     model.prompts = []
     names = [str(100 + number) for number in range(questions)]
     return *model.right_answers(trained, names, time.monotonic() + 60, 0.1, known), model.prompts
@@ -210,6 +210,9 @@ def sampled(questions):
 def len_of(prompt):
     return [len(prompt)]
 
+meta = {"chat_template_kwargs": {}, "max_steps": 7, "max_new_tokens": 4}
+limits = Player(Route(), SimpleNamespace(seed=0, small=True, meta=meta)).settings
+assert (limits["max_steps"], limits["max_new_tokens"]) == (1, 4)  # the grader's, unless the route has its own
 trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
 right, known, whole = {16: 2, 8: 4}, 0.25, 1000
 rows, asked, prompts = sampled(AT_ONCE)
@@ -242,7 +245,7 @@ class Slow(Player):
         return [SimpleNamespace(reward=float(int(name) < 20)) for name in names]
 
 def measured(questions, seconds):
-    model = Slow(Route(), SimpleNamespace(seed=0, small=True, meta={"chat_template_kwargs": {}}))
+    model = Slow(Route(), SimpleNamespace(seed=0, small=True, meta=meta))
     model.sizes = []
     names = [str(number) for number in range(questions)]
     return model.measure(trained, names, time.monotonic() + seconds), model.sizes
