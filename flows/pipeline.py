@@ -26,7 +26,7 @@ from prefect.runtime import flow_run
 
 from a2rl.anchor.follower import ANCHOR_NOTE, Anchor
 from a2rl.cluster.holding import held
-from a2rl.config.params import load_params
+from a2rl.config.params import Params, load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.config.suite import SUITE_SETTINGS, Function, Setting, with_parameters
 from a2rl.core.errors import (
@@ -119,13 +119,14 @@ def benchmark_run(
         InterruptedByUserError: The user stopped the run; it can be resumed.
         RunFailedError: The run has failed, and its records say so.
     """
-    with held(run, settings, end_soon if is_only else lambda: None) as tenure, on_cores(cores):
-        forget_failure(run)
-        try:
+    tenure = None
+    try:
+        with held(run, settings, end_soon if is_only else lambda: None) as tenure, on_cores(cores):
+            forget_failure(run)
             _run_stages(run, settings, mirror, side_by_side)
-        finally:
-            if not tenure.is_lost:
-                mirror.changed(run)
+    finally:
+        if tenure is not None and not tenure.is_lost:
+            mirror.changed(run)  # only now all of it is safe in the store, if there is one
 
 
 def end_soon() -> None:
@@ -139,11 +140,13 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
     """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
     with ExitStack() as gpus:
         for name, stage in STAGE_TASKS.items():
+            is_begun = False
             try:
                 if name == "baseline" and not run.record_path("validity").exists():
                     gpus.enter_context(allocated_gpus(run, settings, side_by_side))
                 elif name == "report":
                     gpus.close()
+                is_begun = True
                 stage(run, settings, *([mirror.look] if name == "execute" else []))
             except (UsageError, TaskDefinitionError, MissingInputError, InterruptedByUserError) as error:
                 if name == "setup" and isinstance(error, UsageError | TaskDefinitionError):
@@ -152,8 +155,9 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
             except Exception as error:  # any other error means that this run has failed; the other runs continue
                 if is_stopped():
                     raise InterruptedByUserError("stopped by the user") from error
-                # If its record exists, a stage is done, and Prefect itself failed; the last one also closes the ledger.
-                if name == "report" or not run.record_path(name).exists():
+                # If it was begun and its record exists, it is done, and Prefect itself failed; the last stage also
+                # closes the ledger. Without the GPUs that it was to hold, a run must not go on.
+                if not is_begun or name == "report" or not run.record_path(name).exists():
                     _fail(run, settings, name, error)
             mirror.changed(run)
 
@@ -245,25 +249,33 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     """
     settings = Settings.load()
     params = load_params(settings.root)
-    chosen = choose_suite(params, suite, **given)
     if run_ids is None:
+        chosen = choose_suite(params, suite, **given)
         specs = plan_runs(chosen, suite, params, settings)
         if pool:
             return submit_runs(specs, pool, a2rl, settings)
         require_ready(specs, settings)
-        runs = [create_run(spec, settings) for spec in specs]
+        runs, concurrency = [create_run(spec, settings) for spec in specs], chosen.concurrency
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
         if pool:  # a submitted run comes from the claims and the store
             require_ready_here(run_ids, settings)
         else:
             require_made_here(runs, settings)
-    if chosen.concurrency > 1 and len(runs) > 1:
+        concurrency = given.get("concurrency") or (_concurrency_of(runs, params) if len(runs) > 1 else 1)
+    if concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times
-    outcomes = _run_side_by_side(runs, chosen.concurrency, settings)
+    outcomes = _run_side_by_side(runs, concurrency, settings)
     errors = {run_id: outcome for run_id, outcome in outcomes.items() if isinstance(outcome, BaseException)}
     _raise_failures(errors, len(runs))
     return [run.id for run in runs]
+
+
+def _concurrency_of(runs: Sequence[RunDir], params: Params) -> int:
+    """Returns how many of some runs go on at a time: as many as when they were begun, if they are of one suite."""
+    names = {run.spec.suite for run in runs}
+    suite = params.suites.get(names.pop()) if len(names) == 1 else None
+    return suite.concurrency if suite else 1
 
 
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:

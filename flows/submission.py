@@ -40,7 +40,7 @@ from prefect.utilities.callables import parameter_schema
 
 from a2rl.cluster.claims import RunRow
 from a2rl.cluster.copies import read_spec, write_spec
-from a2rl.cluster.holding import Cluster, new_run
+from a2rl.cluster.holding import REFUSED, Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError, first_line
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
@@ -76,6 +76,7 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     """Connects to the Prefect server.
 
     Raises:
+        UsageError: None is configured, or it does not know the pool, the deployment or the flow run.
         InfrastructureError: It does not answer.
     """
     url = PREFECT_API_URL.value()
@@ -84,6 +85,11 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
+    except ObjectNotFound as error:
+        raise UsageError(
+            f"the Prefect server at {url} does not know what was asked for: check PREFECT_API_URL; `a2rl bench --pool` "
+            "makes the pool and its deployment"
+        ) from error
     except httpx.HTTPError as error:
         raise InfrastructureError(
             f"the Prefect server at {url} failed: {first_line(error)}; start it, or set PREFECT_API_URL"
@@ -193,7 +199,8 @@ def reason_in_workers_log() -> Iterator[None]:
 MOST_ATTEMPTS = 3
 """How often a run is taken before it is given up."""
 PAUSE_S = 30.0
-"""How long a run that no machine could take rests before it is offered again. Each further pause is twice as long..."""
+"""How long a run that a machine could not take, or not set up, rests before it is offered again. Each further pause is
+twice as long..."""
 LONGEST_PAUSE_S = 600.0
 """...up to this. Such a run is never given up, because a machine may get what it needs later."""
 STARTING_S = 120.0
@@ -236,14 +243,14 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("close", "cancelled")
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= most:
+    if row.epoch >= most and not row.outcome.startswith(REFUSED):
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
 
 
 def _is_resting(row: RunRow, state: FlowState | None) -> bool:
     """Returns whether it is too early for the next attempt. A run whose machine died must not wait."""
-    refused = row.attempt - row.epoch
+    refused = row.attempt if row.outcome.startswith(REFUSED) else row.attempt - row.epoch
     if state is None or refused < 1 or (row.epoch and state.type != "FAILED"):
         return False
     return state.age_s < min(PAUSE_S * 2.0 ** min(refused - 1, 10), LONGEST_PAUSE_S)
@@ -295,8 +302,7 @@ def _act(client: SyncPrefectClient, cluster: Cluster, row: RunRow, decision: Dec
         submit_attempt(client, cluster, row)
         return True
     if decision.act == "close":
-        cluster.claims.close(row.run_id, decision.why)
-        return True
+        return cluster.claims.give_up(row.run_id, row.attempt, decision.why)
     if not cluster.claims.next_attempt(row.run_id, row.attempt, decision.why):
         return False  # somebody has taken the run, or another reconciler was faster
     _end(client, row.flow_run, Crashed(message=decision.why))

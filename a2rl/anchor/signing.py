@@ -17,6 +17,7 @@ from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.locks import file_lock
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import GENESIS, Row, chain_hash
+from a2rl.run.names import last_stored
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS heads (run TEXT PRIMARY KEY, seq INTEGER NOT NULL, hash TEXT NOT NULL) STRICT"
 EMPTY = Head(seq=0, hash=GENESIS)
@@ -150,7 +151,8 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
         InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
-        rows, signed = run.ledger.rows(), read_signatures(run.root)
+        last, signed = last_stored(run), read_signatures(run.root)
+        rows = [row for row in run.ledger.rows() if row.seq <= last]
         if not rows:
             return None
         head = Head(seq=rows[-1].seq, hash=rows[-1].hash)

@@ -176,7 +176,10 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
             with Follower(runs, err), table_below(watcher.look, err):
                 a2rl(run_ids=ids, **parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
-        raise InterruptedByUserError(f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(ids)}") from error
+        left = [run.id for run in runs if not run.record_path("report").exists()] or ids
+        raise InterruptedByUserError(
+            f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(left)}"
+        ) from error
 
 
 def end_once() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -158,8 +159,18 @@ def submit(specs: Sequence[RunSpec], pool: str, settings: Settings, as_json: boo
     from flows.pipeline import a2rl
     from flows.submission import submit_runs
 
-    ids = submit_runs(specs, pool, a2rl, settings)
     launch = specs[0].launch
+    try:
+        ids = submit_runs(specs, pool, a2rl, settings)
+    except BaseException:
+        with suppress(A2rlError):
+            if rows := _cluster().claims.rows(launch):
+                say_aside(
+                    f"{len(rows)} runs are registered, and workers will do them: `a2rl suite watch {launch}` follows "
+                    f"them, `a2rl suite cancel {launch}` ends them",
+                    style="yellow",
+                )
+        raise
     say(f"runs submitted to {pool}: {len(ids)}; follow them with: a2rl suite watch {launch}")
     if as_json:
         print_json({"launch": launch, "pool": pool, "runs": ids})

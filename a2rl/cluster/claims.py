@@ -173,8 +173,11 @@ class Claims(Protocol):
     def close(self, run_id: str, outcome: str) -> None:
         """Marks a run as done, so that nobody can take it any more; a live owner loses it at its next renewal."""
 
+    def give_up(self, run_id: str, attempt: int, outcome: str) -> bool:
+        """Marks a run as done that nobody holds and that is still at this attempt. Returns whether it is."""
+
     def reopen(self, run_id: str) -> None:
-        """Allows a closed run to be taken again."""
+        """Allows a closed run to be taken again, in another attempt."""
 
 
 def this_owner() -> str:

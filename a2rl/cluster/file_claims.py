@@ -117,9 +117,17 @@ class FileClaims:
         """Marks a run as done."""
         self._update(run_id, lambda _: True, done=True, outcome=outcome)
 
+    def give_up(self, run_id: str, attempt: int, outcome: str) -> bool:
+        """Marks a run as done that nobody holds and that is still at this attempt. Returns whether it is."""
+        return self._update(
+            run_id, lambda row: row.attempt == attempt and not self._is_live(run_id), done=True, outcome=outcome
+        )
+
     def reopen(self, run_id: str) -> None:
-        """Allows a closed run to be taken again."""
-        self._update(run_id, lambda _: True, done=False)
+        """Allows a closed run to be taken again, in another attempt."""
+        row = self._read(run_id)
+        if row is not None:
+            self._update(run_id, lambda row: row.done, done=False, attempt=row.attempt + 1, flow_run="")
 
     def _update(self, run_id: str, applies: Callable[[_Stored], bool], **changes: Any) -> bool:
         """Changes a row if the condition applies to it; returns whether it does."""

@@ -30,6 +30,7 @@ from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import refusal
+from a2rl.run.names import FILE, read_stored
 from a2rl.run.owner import locked, owned
 from a2rl.run.owner import reserved as lock_reserved
 from a2rl.run.records import GradeRecord, ReportRecord
@@ -109,6 +110,7 @@ def held(
         InfrastructureError: The store, the claims or this machine failed.
     """
     if (cluster := cluster or Cluster.of(settings)) is None:
+        _require_not_copied(run)
         with owned(run):
             yield Tenure()
         return
@@ -132,6 +134,16 @@ def held(
             yield Tenure(lease)
 
 
+def _require_not_copied(run: RunDir) -> None:
+    """Refuses a run that a store has a copy of, where none is named: its agent would wait for what it submits to be
+    safe there, and another machine might work on it as well."""
+    if read_stored(run) is not None:
+        raise UsageError(
+            f"run {run.id} is copied to a store: set A2RL_STORE, and A2RL_CLAIMS, as when it was begun; or, if no "
+            f"machine will go on from there, remove {run.root / FILE}"
+        )
+
+
 class _Reservation(NamedTuple):
     """A claim that waits for the work to begin, and what keeps it alive until then."""
 
@@ -153,6 +165,7 @@ def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
     """
     with lock_reserved(run):
         if (cluster := Cluster.of(settings)) is None:
+            _require_not_copied(run)
             yield
             return
         since = awake_and_asleep()
@@ -218,6 +231,10 @@ def new_run(spec: RunSpec, pool: str = "") -> NewRun:
     return NewRun(spec.run_id, spec.suite, spec.launch, pool, spec.budget_s)
 
 
+REFUSED = "refused: "
+"""How the outcome of a run begins whose setup failed for want of something: another machine may have it."""
+
+
 def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
     """Returns how a run stands, and whether nothing is left to do.
 
@@ -225,7 +242,7 @@ def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
         problem: Why its stages were left, if they were not finished.
     """
     if reason := refusal(run):
-        return f"refused: {reason}", True
+        return f"{REFUSED}{reason}", False
     graded = run.read("grade", GradeRecord)
     if graded is not None and graded.failed_stage is not None:
         return f"failed in {graded.failed_stage}: {graded.reason}", False

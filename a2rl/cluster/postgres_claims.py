@@ -160,9 +160,18 @@ class PostgresClaims:
         """Marks a run as done; a live owner loses it at its next renewal."""
         self._change("UPDATE a2rl_runs SET done = true, outcome = %s WHERE run_id = %s", outcome, run_id)
 
+    def give_up(self, run_id: str, attempt: int, outcome: str) -> bool:
+        """Marks a run as done that nobody holds and that is still at this attempt. Returns whether it is."""
+        statement = (
+            "UPDATE a2rl_runs SET done = true, outcome = %s WHERE run_id = %s AND attempt = %s AND until < now()"
+        )
+        return bool(self._change(statement, outcome, run_id, attempt))
+
     def reopen(self, run_id: str) -> None:
-        """Allows a closed run to be taken again."""
-        self._change("UPDATE a2rl_runs SET done = false WHERE run_id = %s", run_id)
+        """Allows a closed run to be taken again, in another attempt."""
+        self._change(
+            "UPDATE a2rl_runs SET done = false, attempt = attempt + 1, flow_run = '' WHERE run_id = %s AND done", run_id
+        )
 
     def _change(self, statement: str, *values: Any) -> int:
         """Executes a statement and returns the number of rows that it changed."""

@@ -33,7 +33,7 @@ from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.ledger import Row
-from a2rl.run.names import Stored, mark_stored
+from a2rl.run.names import Stored, is_run_file, mark_stored
 from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
 
 TICK_S = 0.3
@@ -204,6 +204,7 @@ class Replica:
         """Copies the files that match; returns their digests by name, without those that are gone meanwhile."""
         root = self._run.root
         names = {str(path.relative_to(root)) for pattern in patterns for path in root.glob(pattern) if _is_copied(path)}
+        names = {name for name in names if is_run_file(name)}  # a stray file is not restored either
         return {name: digest for name in sorted(names) if (digest := self._copy_file(name))}
 
     def _copy_file(self, name: str) -> str:

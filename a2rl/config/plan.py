@@ -187,6 +187,7 @@ def plan_again(spec: RunSpec, settings: Settings) -> RunSpec:
     return spec.model_copy(
         update={
             "run_id": new_run_id(spec.task, agent.id),
+            "suite": "runs",  # it is no further run of the suite
             "launch": new_launch_id("rerun"),
             "versions": package_versions() | _version_of(agent, settings),
             "git_commit": git_commit(settings.root),

@@ -24,6 +24,9 @@ from a2rl.sandbox.command import AgentExit
 LONGEST_COPY_S = 900.0
 STANDSTILL_S = 10.0
 TICK_S = 0.5
+SHUTDOWN_S = 0.5
+"""A machine that shuts down ends all processes at once. So if the agent has ended, this process may be about to learn
+that it must stop, too; then the run is continued later."""
 
 
 class Refund:
@@ -182,6 +185,8 @@ def watch(
         if is_spent():
             return WatchResult("quota", agent.stop())
         if (ended := agent.wait(min(TICK_S, left))) is not None:
+            time.sleep(SHUTDOWN_S)
+            check_stop()
             if is_spent():  # it ended because it was refused what it asked for, however it put that
                 return WatchResult("quota", ended)
             return WatchResult("finished" if ended.exit_code == 0 else "crashed", ended)

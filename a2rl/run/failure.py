@@ -95,7 +95,7 @@ def forget_failure(run: RunDir) -> None:
     except A2rlError:
         return  # an unreadable record is reported by the stage that needs it
     if record is not None and not record.is_final:
-        for stage in ("grade", "validity", "report"):
+        for stage in ("report", "validity", "grade"):  # if this is interrupted, the next try finishes it
             run.record_path(stage).unlink(missing_ok=True)
 
 

@@ -6,6 +6,7 @@ The grading service reads it: what it tells an agent is what would survive the l
 """
 
 import re
+from math import inf
 from pathlib import Path
 
 from a2rl.core.errors import IntegrityError
@@ -75,7 +76,16 @@ def mark_stored(run: RunDir, stored: Stored) -> None:
     write_model(run.root / FILE, stored)
 
 
+def last_stored(run: RunDir) -> float:
+    """Returns the number of the last entry of the ledger that is safe; infinity if the run is not copied anywhere.
+
+    What another machine that takes the run over would not know must not be told to anybody.
+    """
+    stored = read_stored(run)
+    return inf if stored is None else stored.seq
+
+
 def stored_entries(run: RunDir) -> list[Entry]:
-    """Returns the entries of the ledger that are safe: all, if the run is not copied anywhere."""
-    stored, entries = read_stored(run), run.ledger.entries()
-    return entries if stored is None else [entry for entry in entries if entry.seq <= stored.seq]
+    """Returns the entries of the ledger that are safe."""
+    last = last_stored(run)  # first: what is added meanwhile is not safe yet
+    return [entry for entry in run.ledger.entries() if entry.seq <= last]

@@ -172,6 +172,29 @@ def test_an_attempt_has_one_successor_once_nobody_holds_the_run(claims: Claims) 
     assert not claims.next_attempt(RUN.run_id, 1, "the machine died")
 
 
+def test_a_run_is_given_up_only_as_it_was_seen(claims: Claims) -> None:
+    claim = claims.take(RUN, "a")
+    assert not claims.give_up(RUN.run_id, 1, "failed: given up")
+    claims.release(claim, "interrupted", done=False)
+    assert claims.next_attempt(RUN.run_id, 1, "the machine died")
+    assert not claims.give_up(RUN.run_id, 1, "failed: given up")
+    assert claims.give_up(RUN.run_id, 2, "failed: given up")
+    row = claims.row(RUN.run_id)
+    assert row is not None
+    assert row.done
+
+
+def test_a_run_that_is_reopened_gets_another_flow_run(claims: Claims) -> None:
+    claims.register([RUN])
+    claims.started(RUN.run_id, 1, "a flow run that was cancelled")
+    claims.close(RUN.run_id, "cancelled")
+    for _ in range(2):
+        claims.reopen(RUN.run_id)
+        row = claims.row(RUN.run_id)
+        assert row is not None
+        assert (row.done, row.attempt, row.flow_run) == (False, 2, "")
+
+
 def test_rows_are_found_by_suite_and_by_launch(claims: Claims) -> None:
     claims.register([RUN, NewRun("other", "paper", "paper-1", "a2rl")])
     assert [row.run_id for row in claims.rows("smoke")] == [RUN.run_id]

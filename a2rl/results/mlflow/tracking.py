@@ -36,6 +36,7 @@ from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point,
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
+from a2rl.run.names import stored_entries
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 
 HEAD_TAG = "a2rl.ledger_head"
@@ -96,7 +97,7 @@ class Tracker:
             IntegrityError: The run is not the one that MLflow has; nothing was changed there.
         """
         with self.store.errors(), self._locked(run):
-            entries = run.ledger.entries()
+            entries = stored_entries(run)
             _require_unchanged(run)
             known = self._known.pop(run.id, None) or self._find(run)  # after a failure, it is looked for again
             _require_grown(run, known.tags.get(HEAD_TAG) if known else None, entries)

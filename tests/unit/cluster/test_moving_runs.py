@@ -101,6 +101,23 @@ def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cl
         assert moved.clock.elapsed_s() == 77.0
 
 
+def test_a_copied_run_does_not_go_on_without_its_store(run: RunDir, store: Cluster, settings: Settings) -> None:
+    with held(run, settings):
+        pass
+    del settings.environ["A2RL_STORE"]
+    for way in (held, reserved):
+        with pytest.raises(UsageError, match="set A2RL_STORE"), way(run, settings):
+            pass
+
+
+def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other: Settings) -> None:
+    (run.root / "notes.txt").write_text("mine")
+    copy_by_hand(run, store).push()
+    abandon(store, run)
+    with held(RunDir(other.runs / run.id), other):
+        assert not (other.runs / run.id / "notes.txt").exists()
+
+
 def test_the_stage_under_way_is_told(run: RunDir) -> None:
     told = []
     for stage in ("baseline", "setup"):

@@ -80,6 +80,15 @@ def test_the_user_can_stop_it_at_any_time(monkeypatch: pytest.MonkeyPatch) -> No
         FakeAgent().watched(60)
 
 
+def test_an_agent_that_the_machines_shutdown_ends_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline learns of it a moment later."""
+    for exit_code in (0, -15):
+        monkeypatch.setattr(process, "STOP", stop := threading.Event())
+        threading.Timer(0.1, stop.set).start()
+        with pytest.raises(InterruptedByUserError):
+            FakeAgent(ends_after_s=0, exit_code=exit_code).watched(60)
+
+
 class FakeLoad:
     """A fake agent that computes when the test tells it to."""
 

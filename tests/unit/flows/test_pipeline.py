@@ -13,7 +13,8 @@ from a2rl.cli.results import state_of
 from a2rl.cluster import claims
 from a2rl.cluster.claims import ClaimLostError
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.core.errors import InterruptedByUserError, UsageError
+from a2rl.config.params import load_params
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError, UsageError
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirrors
@@ -102,6 +103,32 @@ def test_a_run_holds_its_gpus_from_baseline_to_result(
     expected = [("setup", 0), ("baseline", 1), ("execute", 1), ("grade", 1), ("validity", 1), ("report", 0)]
     assert held == expected[: 3 if ends else 6]
     assert _locks_held() == 0
+
+
+def test_a_run_that_gets_no_gpus_fails_whatever_it_has_done(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, reached = RunDir.create(settings.runs, spec(model="m", gpus_per_run=1)), list[str]()
+
+    def fail(*_: Any) -> None:
+        raise InfrastructureError("the driver does not answer")
+
+    for name in STAGES:
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, lambda *_, name=name: reached.append(name))
+    monkeypatch.setattr(pipeline, "allocated_gpus", fail)
+    run.record_path("baseline").parent.mkdir(exist_ok=True)
+    run.record_path("baseline").write_text("{}")
+    with pytest.raises(RunFailedError, match="the driver does not answer"):
+        begin(run, settings)
+    assert "execute" not in reached
+
+
+def test_runs_go_on_side_by_side_as_in_their_suite(settings: Settings) -> None:
+    params = load_params(settings.root)
+    of_suite = [RunDir.create(settings.runs, spec(run_id=f"r{number}", suite="smoke")) for number in range(2)]
+    alone = RunDir.create(settings.runs, spec(run_id="alone", suite="runs"))
+    assert pipeline._concurrency_of(of_suite, params) == params.suites["smoke"].concurrency > 1
+    assert pipeline._concurrency_of([alone], params) == pipeline._concurrency_of([*of_suite, alone], params) == 1
 
 
 @pytest.mark.parametrize("end", [FileClaims.close, lambda claims, run_id, _: claims._path(run_id).unlink()])

@@ -29,6 +29,8 @@ OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="
         (OPEN, FlowState("COMPLETED", 1.0), "again"),
         (OPEN, FlowState("CANCELLED", 1.0), "close"),
         (OPEN.model_copy(update={"epoch": 3}), FlowState("FAILED", 1.0), "close"),
+        (OPEN.model_copy(update={"epoch": 3, "outcome": "refused: no key"}), FlowState("FAILED", 20.0), "wait"),
+        (OPEN.model_copy(update={"epoch": 3, "outcome": "refused: no key"}), FlowState("FAILED", 40.0), "again"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 20.0), "wait"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 40.0), "again"),
         (OPEN.model_copy(update={"attempt": 4}), FlowState("FAILED", 100.0), "wait"),

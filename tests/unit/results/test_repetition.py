@@ -61,9 +61,9 @@ def test_two_runs_without_submissions_repeat_nothing(twins: Twins) -> None:
 
 def test_a_repetition_has_all_settings_of_the_first_run(repository: Path) -> None:
     """It says which run it repeats."""
-    first = spec(agent="scripted", steps=7, seed=5, split_seed=99)
+    first = spec(agent="scripted", steps=7, seed=5, split_seed=99, suite="paper-main")
     again = plan_again(first, Settings(repository, {}))
-    new = {"run_id", "launch", "versions", "git_commit", "created_at", "repeats"}
-    assert again.repeats == first.run_id
+    new = {"run_id", "suite", "launch", "versions", "git_commit", "created_at", "repeats"}
+    assert (again.repeats, again.suite) == (first.run_id, "runs")  # the suite's report does not count it as a seed
     assert again.run_id != first.run_id
     assert {name for name in RunSpec.model_fields if getattr(again, name) != getattr(first, name)} <= new
