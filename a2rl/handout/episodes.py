@@ -202,21 +202,19 @@ def _decoder(model: Any, tokenizer: Any, player: Any) -> Iterator[Decoder | Vllm
 
 @contextmanager
 def _playing(model: Any, player: Any) -> Iterator[Any]:
-    """The model that plays: the copy with the current weights, or the model in evaluation mode, its adapter merged."""
+    """The model that plays: the copy with the current weights, or the model in evaluation mode.
+
+    An adapter is not merged for that: in bfloat16, adding it and taking it away again changes the weights each time.
+    """
     if player is not None:
         player.load_state_dict(model.state_dict())
         yield player
         return
     was_training = model.training
     model.eval()
-    adapter = hasattr(model, "merge_adapter")
-    if adapter:
-        model.merge_adapter()
     try:
-        yield model.get_base_model() if adapter else model
+        yield model.get_base_model() if hasattr(model, "get_base_model") else model
     finally:
-        if adapter:
-            model.unmerge_adapter()
         model.train(was_training)
 
 

@@ -14,6 +14,7 @@ This file is the plan: every decision is a line in the log that says why. Beside
 
 import json
 import os
+import shutil
 import time
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -150,6 +151,10 @@ class Plan:
         """Trains, submits after each stage, and ends before the deadline."""
         if self.loaded and self.measures and self.progress.held_out is None:
             self.progress.held_out = self.measure(self.loaded, "the base model")
+        if self.mode == "rl-only" and not self.route.can_play:
+            raise SystemExit(
+                "there is nothing to play in this task: this agent only imitates here, and rl-only forbids it"
+            )
         if self.mode != "rl-only":
             self.imitate()
         if self.mode != "sft-only" and self.route.can_play:
@@ -180,6 +185,7 @@ class Plan:
             trained = self.best_model()
             own = self.own_answers(trained, (until - time.monotonic()) / 4)
             self.fine_tune(trained, own, OWN, (until - time.monotonic()) / 3)
+            del trained  # before the next one is loaded
         if GIVEN not in self.progress.done:
             trained = self.best_model()
             given = self.given_answers(trained, (until - time.monotonic()) / 20)
@@ -224,8 +230,11 @@ class Plan:
                 examples.append(example)
             if time.monotonic() > until and len(examples) >= 500:
                 break
-        most = min(MAX_TOKENS, self.setting.context)
-        return gathered([row for row in texts_of(examples, self.setting) if len(row["input_ids"]) <= most])
+        return self.not_too_long(gathered(texts_of(examples, self.setting)))
+
+    def not_too_long(self, rows: list[Row]) -> list[Row]:
+        """Returns the texts that the model can read and that fit into memory."""
+        return [row for row in rows if len(row["input_ids"]) <= min(MAX_TOKENS, self.setting.context)]
 
     def own_answers(self, trained: Trained, seconds: float) -> list[Row]:
         """Returns right answers of the model itself (rejection sampling); empty if it has too few to learn from."""
@@ -234,7 +243,7 @@ class Plan:
         log(f"it samples answers to training questions, for at most {seconds:.0f} s")
         until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
         own, count = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
-        rows, asked = gathered(own), sum(gathered([count]))
+        rows, asked = self.not_too_long(gathered(own)), sum(gathered([count]))
         worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
         chosen = "it imitates them first" if worth else "too few to imitate" if asked else "none ended in time"
         log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
@@ -297,6 +306,7 @@ class Plan:
             best.best, best.gain, best.held_out = str(checkpoint), gain, held_out
         best.done.append(stage)
         if in_first_process():
+            shutil.rmtree(self.output / "trainer" / name, ignore_errors=True)
             self.file.write_text(json.dumps(asdict(best)))
         return better
 

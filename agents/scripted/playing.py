@@ -30,6 +30,8 @@ asked once. Of what Qwen2.5-Coder-0.5B answers to gsm8k, 3% is right at 1, 8% at
 FEWEST_MEASURED, SLOW_S = 8, 4.0
 """A model is measured on at least so many episodes. First it plays as many as fit into the time if each takes these
 seconds, which says how many more do."""
+LONGER = 0.5
+"""A measurement is cut off when it takes longer than it should by this share of its time."""
 TURN_WEIGHT = 5.0
 """Weight of a turn's advantage, where the advantage of its episode has weight 1."""
 DISCOUNT = 0.95
@@ -72,12 +74,15 @@ class Player:
         return played
 
     def measure(self, trained: Trained, names: Sequence[str], until: float) -> list[float]:
-        """Plays greedily, as many of the names as fit into the time, and at least some; returns the rewards."""
+        """Plays greedily, as many of the names as fit into the time, and at least some; returns the rewards. What has
+        not ended when half as much time again has passed is worth what it is worth by then."""
         rewards: list[float] = []
         begun = time.monotonic()
+        latest = until + LONGER * (until - begun)
         size = int(min(len(names), max(FEWEST_MEASURED, (until - begun) / SLOW_S)))
         while size > 0:
-            rewards += [each.reward for each in self.play(trained, names[len(rewards) : len(rewards) + size], 0.0)]
+            these = names[len(rewards) : len(rewards) + size]
+            rewards += [each.reward for each in self.play(trained, these, 0.0, until=latest)]
             per_episode = (time.monotonic() - begun) / len(rewards)
             size = int(min(len(names) - len(rewards), (until - time.monotonic()) / per_episode))
         return rewards

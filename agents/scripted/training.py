@@ -18,6 +18,7 @@ import ctypes
 import gc
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -29,7 +30,7 @@ import psutil
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from datasets import Dataset
 from grading_client import log
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
@@ -66,11 +67,18 @@ CACHE_SHARE = 0.1
 
 PartialState(timeout=timedelta(days=1))
 """Of several processes, each gets a GPU of its own here. They wait for each other, also while one waits for a grade."""
+_TALKING: Any = PartialState().num_processes > 1 and torch.distributed.new_group(
+    backend="gloo", timeout=timedelta(days=1)
+)
+"""Through this, they wait without computing: on GPUs, waiting would count as work, and not be refunded."""
 
 
 def agreed(value: Any) -> Any:
     """Returns the first process's value in every process; on one GPU or on a CPU, that is the value itself."""
-    return broadcast_object_list([value])[0]
+    values = [value]
+    if _TALKING:
+        torch.distributed.broadcast_object_list(values, group=_TALKING)
+    return values[0]
 
 
 def gathered(values: list[Any]) -> list[Any]:
@@ -118,6 +126,7 @@ def load(path: Path) -> Trained:
     """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that, or where the
     variable ADAPTER is set."""
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
+    torch.cuda.empty_cache()  # what torch keeps for itself is not free for anybody who asks
     engine = engine_of_vllm(path)
     tokenizer = AutoTokenizer.from_pretrained(path)
     whole = fits(path) and not os.environ.get("ADAPTER")
@@ -143,13 +152,16 @@ _ENGINES: list[Any] = []
 
 def engine_of_vllm(path: Path) -> Any:
     """Returns an engine of vLLM in this process, or None where it does not play: without a GPU or vLLM, in a short run,
-    or for a very small model. The variable VLLM (1 or 0) decides otherwise.
+    for a very small model, or where memory is too small for both. The variable VLLM (1 or 0) decides otherwise.
 
     It is started once, before anything else takes memory, and sleeps until it plays. Then it gets the weights that the
     model has by then.
     """
     asked = os.environ.get("VLLM")
     pays = ON_GPU and find_spec("vllm") and meta("timeout_s", 0) >= WORTH_VLLM_S and weights_in(path) >= SMALL_MODEL
+    if pays and not _ENGINES:
+        beside = weights_in(path) * (BYTES_PER_WEIGHT if fits(path) else 2)
+        pays = beside + 2 * weights_in(path) < (0.9 - CACHE_SHARE) * free_bytes()
     if not _ENGINES and (asked == "1" or (pays and asked != "0")):
         begun = time.monotonic()
         try:
@@ -192,23 +204,33 @@ def with_tried_player(trained: Trained) -> Trained:
     """
     if not _ENGINES or trained.player is None or trained.player is not _ENGINES[0]:
         return trained
-    from decoder import awake, checkpoint_weights
-
-    engine, weights = trained.player, dict(checkpoint_weights(trained.model))
-
-    def compared(module: torch.nn.Module) -> dict[str, bool]:
-        theirs = {name: each for name, each in module.named_parameters() if name in weights}
-        alike = {name: each for name, each in theirs.items() if each.shape == weights[name].shape}
-        return {name: torch.equal(each, weights[name].to(each)) for name, each in alike.items()}
-
-    with awake(engine, weights.items()):
-        [equal] = engine.apply_model(compared)
-    if equal and all(equal.values()):
+    try:
+        wrong = _not_taken_over(trained)
+    except Exception as error:  # noqa: BLE001 - the run goes on without it
+        wrong = f"{type(error).__name__}: {error}"
+    if not wrong:
         return trained
-    wrong = next((name for name, is_equal in equal.items() if not is_equal), "none has a name that is known")
     log(f"vLLM does not play, because it does not take over the weights: {wrong}")
     _ENGINES[0] = None
     return trained._replace(player=None)
+
+
+def _not_taken_over(trained: Trained) -> str:
+    """Returns what an engine of vLLM does not take over; empty if all is well."""
+    from decoder import awake, checkpoint_weights
+
+    def compared(module: torch.nn.Module) -> dict[str, bool]:
+        theirs, ours = dict(module.named_parameters()), checkpoint_weights(trained.model)
+        names_of_vllm = getattr(module, "hf_to_vllm_mapper", None)
+        pairs = names_of_vllm.apply(ours) if names_of_vllm else ours
+        alike = ((name, each) for name, each in pairs if name in theirs and theirs[name].shape == each.shape)
+        return {name: torch.equal(theirs[name], each.to(theirs[name])) for name, each in alike}
+
+    with awake(trained.player, checkpoint_weights(trained.model)):
+        [equal] = trained.player.apply_model(compared)
+    if not equal:
+        return "none has a name that is known"
+    return next((name for name, is_equal in equal.items() if not is_equal), "")
 
 
 def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT, tokens: int = TOKENS_TO_FIT) -> bool:
@@ -314,15 +336,20 @@ class LearnedTokens:
             self.most_at_once = MOST_TOKENS_SMALL if is_small else MOST_TOKENS
             self.returns_memory = not is_small and hasattr(C_LIBRARY, "malloc_trim")
         while True:
+            loss, part = 0.0, list[Text]()
             try:
-                rows = parts(texts, self.tokens_at_once, self.most_at_once)
-                loss = sum(self.backward(trained, row, scale) for row in rows)
+                for part in parts(texts, self.tokens_at_once, self.most_at_once):
+                    loss += self.backward(trained, part, scale)
             except torch.OutOfMemoryError:
-                if self.most_at_once <= FEWEST_TOKENS:
-                    raise
-                self.tokens_at_once //= 2
-                self.most_at_once //= 2
-                log(f"out of memory: at most {self.most_at_once} tokens at once from here on")
+                if len(part) == 1:
+                    texts = [text for text in texts if text is not part[0]]
+                    log(f"out of memory: a text of {len(part[0].tokens)} tokens is left out")
+                    if not texts:
+                        raise
+                else:
+                    self.tokens_at_once //= 2
+                    self.most_at_once //= 2
+                    log(f"out of memory: at most {self.most_at_once} tokens at once from here on")
                 trained.zero_grad()
                 torch.cuda.empty_cache()
             else:
@@ -330,7 +357,7 @@ class LearnedTokens:
                     add_gradients(trained)
                 if self.returns_memory:
                     C_LIBRARY.malloc_trim(0)
-                return torch.tensor(float(loss), device=self.accelerator.device, requires_grad=True)
+                return torch.tensor(loss, device=self.accelerator.device, requires_grad=True)
 
     def backward(self, model: Any, part: list[Text], scale: torch.Tensor) -> float:
         """Adds the gradient of some texts, and returns their loss.
@@ -579,8 +606,14 @@ def common_arguments(trained: Trained, optimizer: torch.optim.Optimizer, clock: 
 
 
 def saved(settings: dict[str, Any]) -> bool | None:
-    """Returns whether a trainer has saved its state before this process began, as `Trainer.train` takes it."""
-    return any(Path(settings["output_dir"]).glob("checkpoint-*")) or None
+    """Returns whether a trainer has saved its state before this process began, as `Trainer.train` takes it. A state
+    that was not saved to its end is removed."""
+    found = list(Path(settings["output_dir"]).glob("checkpoint-*"))
+    for folder in found:
+        if not (folder / "trainer_state.json").exists() and in_first_process():
+            shutil.rmtree(folder)
+    agreed(None)  # the others wait until they are gone
+    return any(folder.exists() for folder in found) or None
 
 
 # Optimizers.

@@ -110,11 +110,18 @@ def awake(llm: Any, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Non
             llm.sleep(level=2)
 
 
+@torch.no_grad()
 def checkpoint_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the weights of a model of transformers, also of one with an adapter of peft that is merged."""
+    """Yields the weights of a model of transformers as a checkpoint has them; an adapter of peft is added to them."""
+    adapted = {name: each for name, each in model.named_modules() if hasattr(each, "get_delta_weight")}
     for name, weights in model.named_parameters():
-        if "lora_" not in name:
-            yield name.replace(".base_layer.", "."), weights.detach()
+        if "lora_" in name:
+            continue
+        whole = weights.detach()
+        if (layer := adapted.get(name.removesuffix(".base_layer.weight"))) is not None:
+            known = [each for each in layer.active_adapters if each in layer.scaling]
+            whole = sum((layer.get_delta_weight(each) for each in known if each not in layer.merged_adapters), whole)
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), whole
 
 
 def _pack_tied_head(module: torch.nn.Module) -> None:

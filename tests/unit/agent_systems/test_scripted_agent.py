@@ -80,10 +80,21 @@ def small_memory(model, part, scale):
         raise torch.OutOfMemoryError
     return backward(model, part, scale)
 ours.backward, ours.tokens_at_once = small_memory, 4 * FEWEST_TOKENS
-import training
-training.FEWEST_TOKENS = 1
 alike(theirs, gradient(ours, batch))
 assert len(refused) > 1 and ours.tokens_at_once <= 16
+
+# A text that does not fit alone is left out.
+def smaller_memory(model, part, scale):
+    if len(part[0].tokens) > 6:
+        raise torch.OutOfMemoryError
+    return backward(model, part, scale)
+ours.backward = smaller_memory
+assert any(each.abs().max() > 0 for each in gradient(ours, batch))
+ours.backward = lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError)
+try:
+    gradient(ours, batch)
+except torch.OutOfMemoryError:
+    print("no text fits")
 print("all is well")
 """
 GRPO_GRADIENT = """
@@ -239,7 +250,8 @@ assert len(rows) == asked == 10 * len(prompts)  # what was cut off is neither ri
 
 class Slow(Player):
     # An episode takes 0.1 s, and the first half of the names is won.
-    def play(self, trained, names, temperature):
+    def play(self, trained, names, temperature, until):
+        self.latest = until
         self.sizes.append(len(names))
         time.sleep(len(names) / 10)
         return [SimpleNamespace(reward=float(int(name) < 20)) for name in names]
@@ -248,7 +260,10 @@ def measured(questions, seconds):
     model = Slow(Route(), SimpleNamespace(seed=0, small=True, meta=meta))
     model.sizes = []
     names = [str(number) for number in range(questions)]
-    return model.measure(trained, names, time.monotonic() + seconds), model.sizes
+    begun = time.monotonic()
+    rewards = model.measure(trained, names, begun + seconds)
+    assert not rewards or model.latest - begun >= 1.4 * seconds - 1
+    return rewards, model.sizes
 
 assert measured(3, 0) == ([1] * 3, [3])
 assert measured(9, 0) == ([1] * 8, [8])  # at least eight

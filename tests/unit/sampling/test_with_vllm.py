@@ -153,15 +153,21 @@ def test_an_engine_takes_over_weights_before_it_plays(llm: FakeLlm) -> None:
     assert [turn.tokens for turn in theirs] == [turn.tokens for turn in ours]
 
 
-def test_a_merged_adapter_has_the_names_of_a_checkpoint() -> None:
+def test_an_adapter_is_added_to_the_weights_of_a_checkpoint() -> None:
     from peft import LoraConfig, get_peft_model
 
     plain = network(0)
     names = [name for name, _ in plain.named_parameters()]
     adapted = get_peft_model(network(0), LoraConfig(r=2, target_modules="all-linear"))
     torch.nn.init.normal_(adapted.base_model.model.model.layers[0].mlp.up_proj.lora_B["default"].weight)
-    adapted.merge_adapter()
-    merged = dict(checkpoint_weights(adapted.get_base_model()))
-    assert list(merged) == names
+    before = {name: weights.clone() for name, weights in adapted.named_parameters()}
+    added = [dict(checkpoint_weights(model)) for model in (adapted, adapted.get_base_model())]
+    assert all(torch.equal(weights, before[name]) for name, weights in adapted.named_parameters())
+    adapted.merge_adapter()  # by the agent itself
+    added.append(dict(checkpoint_weights(adapted)))
+    merged = adapted.merge_and_unload().state_dict()
+    for each in added:
+        assert list(each) == names
+        assert all(torch.equal(weights, merged[name]) for name, weights in each.items())
     differing = [name for name, weights in plain.named_parameters() if not torch.equal(weights, merged[name])]
     assert differing == ["model.layers.0.mlp.up_proj.weight"]
