@@ -317,17 +317,18 @@ def _in_sandbox(here: Rehearsal, *arguments: str) -> tuple[bool, str]:
 
 def run(rehearsals: Sequence[Rehearsal]) -> None:
     """Makes real runs of the scripted agent, in one flow: some steps of SFT and GRPO, with all weights, with LoRA, and
-    with rollouts by vLLM. All are submitted, and each run has a report."""
+    both with rollouts by vLLM. All are submitted, and each run has a report."""
     from a2rl.cli.flow_runner import run_flow
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.verify import trust_of, verify_run
 
-    settings, ways = rehearsals[0].settings, {"": "", ", LoRA": "ADAPTER=1", VLLM_WAY: "VLLM=1"}
+    settings = rehearsals[0].settings
+    ways = {"": "", ", LoRA": "ADAPTER=1", VLLM_WAY: "VLLM=1", f", LoRA{VLLM_WAY}": "ADAPTER=1 VLLM=1"}
     created = [
         (here, create_run(_short_run(here, env), settings), way)
         for here in rehearsals
         for way, env in ways.items()
-        if way != VLLM_WAY or _agents_have_vllm(here)
+        if VLLM_WAY not in way or _agents_have_vllm(here)
     ]
     runs = [ours for _, ours, _ in created]
     with rehearsals[0].link("runs, under Prefect", RUN_S * len(runs)) as found:
@@ -337,8 +338,8 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
         for method in ("SFT", "GRPO"):
             with here.link(f"training and grade: {method}{way}") as found:
                 found(_submission_of(ours, method))
-        if way == VLLM_WAY:
-            with here.link("rollouts by vLLM") as found:
+        if VLLM_WAY in way:
+            with here.link(f"rollouts{way}") as found:
                 found(_line_on_vllm(ours))
         with here.link(f"verify, with MLflow{way}") as found:
             made = verify_run(ours, Tracker(settings), trust_of(settings))
