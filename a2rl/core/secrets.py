@@ -19,6 +19,7 @@ module.
 import base64
 import html
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -245,7 +246,7 @@ def scrub_file(path: Path) -> None:
     for _ in _scrubbed(path, looking):
         pass
     if looking.has_found:
-        clean = path.with_name(f"{path.name[:200]}.clean")
+        clean = path.with_name(f".{os.urandom(16).hex()}")  # the agent may have chosen any name for another file
         with clean.open("wb") as file:
             file.writelines(_scrubbed(path, scrubbing_stream()))
         clean.replace(path)

@@ -31,7 +31,7 @@ from a2rl.run.records import SetupRecord
 from a2rl.sandbox.command import AgentCommand, Confinement
 from a2rl.sandbox.isolation import Isolation
 from a2rl.sandbox.namespaces import may_mount
-from a2rl.sandbox.policy import contains_private_data, workspace_confinement
+from a2rl.sandbox.policy import may_open_agent, readable_parts, workspace_confinement
 from a2rl.sandbox.selection import reselect_sandbox
 from a2rl.sandbox.storage import bytes_below
 from a2rl.sandbox.users import NAME, assign_user, write_user_database
@@ -80,7 +80,9 @@ def confinement_of(
         InfrastructureError: The owner of the workspace cannot be changed.
     """
     provision = provision_of(run.spec, agent, settings)
-    own = (run.given, *linked_originals(run.given), *readable_by(agent, provision, settings), *extra_read)
+    installed = (part for folder in extra_read for part in readable_parts(folder, settings))
+    named = readable_by(agent, provision, run.spec.source, settings)
+    own = (run.given, *linked_originals(run.given), *named, *installed)
     user = _own_user(run, isolation)
     gpus = driver_nodes(share_of(run, settings).agent)
     log = run.logs / "network.jsonl"
@@ -124,17 +126,17 @@ def close_to_others(run: RunDir, keep_way: bool) -> None:
             path.chmod(path.stat().st_mode & 0o700)
 
 
-def readable_by(agent: Agent, provision: Provision, settings: Settings) -> tuple[Path, ...]:
+def readable_by(agent: Agent, provision: Provision, source: str | None, settings: Settings) -> tuple[Path, ...]:
     """Returns the agent's definition, the Python environment with which it trains, and what else it may read.
 
     The definition is the agent's folder. If that contains more than the agent, such as a checkout, it is the files that
     the definition names.
     """
     definition = [agent.folder]
-    if contains_private_data(agent.folder, settings):
+    if not may_open_agent(agent.folder, settings, Path(source) if source else None):
         named = (Path(part) for part in agent.command())
         definition = [path for path in named if path.is_absolute() and path.is_file()]
-    python = (folder for folder in provision.python.folders if not contains_private_data(folder, settings))
+    python = (part for folder in provision.python.folders for part in readable_parts(folder, settings))
     return (*definition, *python, *provision.read)
 
 

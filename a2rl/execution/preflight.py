@@ -182,7 +182,7 @@ def _program(spec: RunSpec, here: ThisMachine) -> str:
         return ""  # that has a check of its own
     provision = here.provision(spec)
     if isolation.confines:
-        own = readable_by(installation.agent, provision, here.settings)
+        own = readable_by(installation.agent, provision, spec.source, here.settings)
         check_python(provision.python.executable, isolation, here.settings, own)
     return check_program(installation, isolation, here.settings, provision.read)
 

@@ -131,7 +131,12 @@ def _limit(controller: str, folder: str, resources: Resources) -> bool:
     if controller == "memory":
         name = "memory.max" if is_v2 else "memory.limit_in_bytes"
         done = bool(resources.memory) and _write(folder, name, str(resources.memory))
-        return done and (is_v2 or _write(folder, "memory.memsw.limit_in_bytes", str(resources.memory)) or done)
+        # No swap beside it, where the kernel counts that: it would slow down all others.
+        if done and is_v2:
+            _write(folder, "memory.swap.max", "0")
+        elif done:
+            _write(folder, "memory.memsw.limit_in_bytes", str(resources.memory))
+        return done
     return _limit_cpu(folder, resources, is_v2)
 
 

@@ -37,6 +37,8 @@ MAX_PROCESSES = 50_000
 """Processes examined in one pass, so that a fork bomb cannot keep it running for ever."""
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_EXITING = 0x4
+"""PF_EXITING"""
 _FIRST_FIELD = 3
 """Number of the first field after the name in /proc/<pid>/stat, as counted in proc(5)."""
 
@@ -57,11 +59,14 @@ class Process(NamedTuple):
     """Processor time of all its threads."""
     reaped_s: float
     """Processor time of the descendants it has waited for."""
+    flags: int = 0
+    """Those of the kernel."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is not a zombie."""
-        return self.state not in {"Z", "X"}
+        """Whether it is not a zombie, and is not becoming one: giving back much memory takes long, and no program runs
+        meanwhile."""
+        return self.state not in {"Z", "X"} and not self.flags & _EXITING
 
 
 class Ended(NamedTuple):
@@ -90,7 +95,7 @@ def read_stat(pid: int, proc: Path = PROC) -> Process | None:
     user, system, reaped_user, reaped_system = (int(field) / TICKS_PER_S for field in fields[14:18])
     return Process(
         pid, printable(name), fields[3].decode(), int(fields[4]), int(fields[6]), int(fields[22]), user + system,
-        reaped_user + reaped_system,
+        reaped_user + reaped_system, int(fields[9]),
     )  # fmt: skip
 
 

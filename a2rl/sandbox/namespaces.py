@@ -195,18 +195,21 @@ def _start_process_table() -> int:
         The file descriptor for `run_as_init`.
     """
     reading, writing = os.pipe()
+    # Not all numbers up to the limit, which may be a thousand million; and now, as /proc will be the child's.
+    opened = {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - names alone
     if child := os.fork():
-        _wait_outside(child, reading)
+        _wait_outside(child, reading, opened - {0, 1, 2, reading})
     os.close(reading)
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     return writing
 
 
-def _wait_outside(child: int, reading: int) -> NoReturn:
+def _wait_outside(child: int, reading: int, opened: set[int]) -> NoReturn:
     """Waits outside the process table, then ends with the agent's status, which the table's first process reports."""
-    os.closerange(3, reading)
-    os.closerange(reading + 1, os.sysconf("SC_OPEN_MAX"))
+    for descriptor in opened:
+        with suppress(OSError):
+            os.close(descriptor)
     for number in TERMINATION_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # these signals are for the agent, not for this process
     drop_capabilities()

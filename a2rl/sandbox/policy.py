@@ -49,6 +49,8 @@ SHARED = ("/", "/home", "/root", "/tmp", "/var", "/var/tmp", "/var/lib", "/var/r
 """Not as a whole: they hold the files of many programs and users."""
 OPEN_IN_CHECKOUT = ("models", ".venv", ".venv-agent", ".venv-vllm", ".agents")
 """What an agent may read in a checkout."""
+HIDDEN_IN_CHECKOUT = ("data", "runs", "mlruns", ".git")
+PARTS_OF_PYTHON = ("bin", "lib", "lib64", "include", "pyvenv.cfg")
 KEYS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config", ".netrc", ".git-credentials", ".pypirc",
     ".npmrc", ".local/share/keyrings", ".cache/huggingface/token", ".cache/huggingface/stored_tokens",
@@ -125,7 +127,7 @@ def python_folders(settings: Settings) -> tuple[Path, ...]:
     found = {settings.python_bin.parent, Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)}
     if settings.agent_python is not None:
         found.add(settings.agent_python.parent.parent)
-    return tuple(folder for folder in sorted(found) if not contains_private_data(folder, settings))
+    return tuple(part for folder in sorted(found) for part in readable_parts(folder, settings))
 
 
 class _Opened(NamedTuple):
@@ -160,6 +162,22 @@ def contains_private_data(folder: Path, settings: Settings) -> bool:
     """Whether a folder contains the checkout or the user's home, which agents may not read."""
     private = (settings.root, Path(settings.environ.get("HOME") or "/root"))
     return any(place.is_relative_to(folder) for place in private)
+
+
+def readable_parts(folder: Path, settings: Settings) -> tuple[Path, ...]:
+    """Returns what of an installed environment may be opened: all of it, or only what a Python environment consists of,
+    if it was installed into a folder that holds other things too, such as the home."""
+    if not _problem(folder.resolve(), settings, (), None):
+        return (folder,)
+    return tuple(part for name in PARTS_OF_PYTHON if (part := folder / name).exists())
+
+
+def may_open_agent(folder: Path, settings: Settings, source: Path | None) -> bool:
+    """Whether an agent may read the whole folder in which its definition lies."""
+    checkout = _checkout_of(folder := folder.resolve())
+    if checkout is not None and folder != checkout:
+        return folder.relative_to(checkout).parts[0] not in HIDDEN_IN_CHECKOUT
+    return not _problem(folder, settings, (), source)
 
 
 def require_readable(

@@ -294,10 +294,19 @@ def _remedy(kind: SandboxKind, machine: Machine) -> str:
     if machine.landlock < landlock.NETWORK_ABI:
         has = f"version {machine.landlock}" if machine.landlock else "none"
         return f"Landlock here: {has}; it needs Linux 6.7 with Landlock switched on. Use --sandbox bwrap, {ALTERNATIVE}"
-    return (
-        "It needs Linux 6.12, process namespaces, or its own user, which root can provide "
-        f"({machine.why_not.get('user', '')}). Use --sandbox bwrap, {ALTERNATIVE}"
-    )
+    user = f"its own user, which root can provide ({machine.why_not.get('user', '')})"
+    needs = f"It needs Linux 6.12, process namespaces, or {user}"
+    if _apparmor_forbids_namespaces():
+        return (
+            f"{needs}. Here, `sysctl kernel.apparmor_restrict_unprivileged_userns=0` allows namespaces, {ALTERNATIVE}"
+        )
+    return f"{needs}. Use --sandbox bwrap, {ALTERNATIVE}"
+
+
+def _apparmor_forbids_namespaces() -> bool:
+    """Whether this is a system, such as Ubuntu 24.04, where bwrap cannot make namespaces for an ordinary user."""
+    switch = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+    return os.geteuid() != 0 and switch.exists() and switch.read_text().strip() == "1"
 
 
 def _problem(isolation: Isolation, settings: Settings) -> str:

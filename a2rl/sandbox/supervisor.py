@@ -47,7 +47,7 @@ END_LIMIT_S = 10.0
 """The time from the request until it gives up and reports the survivors."""
 WATCH_INTERVAL_S = 1.0
 PAUSE_FACTOR = 50
-"""The pause after listing the agent's processes, in multiples of the time that it took."""
+"""The pause after listing the agent's processes, in multiples of the processor time that it took."""
 LOG_TIMEOUT_S = 2.0
 
 
@@ -278,17 +278,18 @@ class Supervision:
         trace = ProcessTrace.begin(command.env.get(MARKER, ""), self._terminator.group)
         folders = command.confinement.write if command.confinement else ()
         disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
+        look_at = 0.0
         while not self._is_over.is_set():
-            started = time.monotonic()
-            if command.trace:
+            if command.trace and time.monotonic() >= look_at:
+                begun_s = time.thread_time()
                 trace = trace.update(os.getpid())
                 trace.write(path)
-            looked_s = time.monotonic() - started
+                look_at = time.monotonic() + PAUSE_FACTOR * (time.thread_time() - begun_s)
             if problem := disk.check(tree.descendants(os.getpid())):
                 self._stopped = problem
                 os.write(self._ring, b"!")
                 return
-            self._is_over.wait(max(WATCH_INTERVAL_S, PAUSE_FACTOR * looked_s))
+            self._is_over.wait(WATCH_INTERVAL_S)  # it measures less often if that takes long
 
     def _keep_logs(self, agent: "subprocess.Popen[bytes]") -> list[threading.Thread]:
         command = self._command

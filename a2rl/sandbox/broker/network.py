@@ -111,8 +111,8 @@ class Network:
         """
         self._ports, self._places, self._log = frozenset(ports), places, log
         self._lock = threading.Lock()
-        self._servers: set[int] = set()
-        """The inodes of the agent's listening sockets."""
+        self._servers: set[Server] = set()
+        """The agent's listening sockets. Their inodes alone would not do: the numbers begin again after 2^32."""
 
     def listen(self, call: Call, is_waiting: Callable[[], None]) -> int:
         """Makes the caller's socket listen, on the loopback interface only.
@@ -136,11 +136,12 @@ class Network:
                 self._log.write("listen", taken.family.name, host, port, allowed=True)
         return 0
 
-    def _remember(self, server: int) -> None:
+    def _remember(self, inode: int) -> None:
+        here = set(_servers_here())
         with self._lock:
             if len(self._servers) > MAX_REMEMBERED_SERVERS:
-                self._servers &= {inode for _, _, inode in _servers_here()}
-            self._servers.add(server)
+                self._servers &= here
+            self._servers |= {server for server in here if server.inode == inode}
 
     def connect(self, call: Call, is_waiting: Callable[[], None]) -> int:
         """Connects the caller's socket, if the address is allowed.
@@ -255,15 +256,24 @@ def _connect(taken: socket.socket, address: bytes) -> int:
     return 0
 
 
-def _servers_at(host: bytes, port: int) -> set[int]:
-    """Returns the inodes of all servers that may accept a connection to this address."""
+class Server(NamedTuple):
+    """A listening TCP socket of this machine."""
+
+    address: bytes
+    """IPv4 addresses are mapped to IPv6."""
+    port: int
+    inode: int
+
+
+def _servers_at(host: bytes, port: int) -> set[Server]:
+    """Returns all servers that may accept a connection to this address."""
     long = host if len(host) == 16 else MAPPED + host
     addresses = (long, bytes(16), MAPPED + bytes(4))
-    return {inode for address, at, inode in _servers_here() if at == port and address in addresses}
+    return {server for server in _servers_here() if server.port == port and server.address in addresses}
 
 
-def _servers_here() -> Iterator[tuple[bytes, int, int]]:
-    """Yields address, port and inode of every TCP server of this machine; IPv4 addresses are mapped to IPv6."""
+def _servers_here() -> Iterator[Server]:
+    """Yields every TCP server of this machine."""
     for name, prefix in (("tcp", MAPPED), ("tcp6", b"")):
         with contextlib.suppress(FileNotFoundError):  # no IPv6 here
             for line in Path("/proc/net", name).read_text().splitlines()[1:]:
@@ -273,4 +283,5 @@ def _servers_here() -> Iterator[tuple[bytes, int, int]]:
                 if fields[3] == _LISTENING:
                     host, _, port = fields[1].partition(":")
                     words = struct.unpack(f"!{len(host) // 8}I", bytes.fromhex(host))
-                    yield prefix + struct.pack(f"={len(words)}I", *words), int(port, 16), int(fields[9])
+                    address = prefix + struct.pack(f"={len(words)}I", *words)
+                    yield Server(address, int(port, 16), int(fields[9]))
