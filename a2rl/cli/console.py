@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment, SegmentLines
 from rich.table import Table
@@ -16,6 +17,8 @@ from a2rl.core.printable import printable, printable_json
 
 WIDTH_IN_FILES = 160
 MAX_WIDTH = 10_000
+PROSE_CHARS = 30
+"""A longer text of several words is wrapped in a table."""
 
 
 class PlainConsole(Console):
@@ -62,14 +65,23 @@ def print_json(value: Any) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Prints a table; the columns named in `right` are aligned to the right.
 
-    Only columns with several words in a cell are wrapped, so that names, such as run ids, can be copied. A table that
-    is still too wide runs over the edge of the terminal. In a file, each row is one line.
+    Only columns with long texts are wrapped, so that names, such as run ids, can be copied, and numbers can be read. A
+    table that is still too wide runs over the edge of the terminal. In a file, each row is one line.
     """
     rows = list(rows)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):
-        is_prose = any(" " in row[place] for row in rows)
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=not is_prose)
+        longest = max((cell_len(row[place]) for row in rows if " " in row[place]), default=0)
+        is_prose = longest > PROSE_CHARS
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            no_wrap=not is_prose,
+            min_width=PROSE_CHARS - 10
+            if is_prose
+            else max([cell_len(column), *(cell_len(row[place]) for row in rows)]),
+        )
     for row in rows:
         table.add_row(*row)
     unlimited = out.options.update(width=MAX_WIDTH)

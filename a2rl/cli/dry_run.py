@@ -71,7 +71,7 @@ def _show_grid(cells: Sequence[RunSettings]) -> None:
 
 
 def _shown(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or value == "":
         return "-"
     return format_duration(value) if name.endswith("_s") else str(value)
 

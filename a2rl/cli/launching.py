@@ -109,7 +109,7 @@ def run(*, as_json: Json = False, **given: Any) -> None:
 
 @with_replaced_settings
 def bench(
-    suite: Annotated[str, typer.Argument(help="A suite of params.yaml.")] = "full-bench",
+    suite: Annotated[str, typer.Argument(help="A suite of params.yaml.")] = "",
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: print the runs, what they take and what they can show.")
@@ -133,6 +133,9 @@ def bench(
 
     settings = Settings.load()
     params = load_params(settings.root)
+    if not suite:
+        known = ", ".join(params.suites)
+        raise UsageError(f"name a suite: {known}; `a2rl bench SUITE --dry-run` shows its runs and what they take")
     chosen = choose_suite(params, suite, **given)
     if dry_run:
         show_dry_run(suite, chosen, params, settings, as_json)
@@ -166,6 +169,8 @@ def resume(
 ) -> None:
     """Continue runs that were interrupted or whose machine failed, with the rest of their budget.
 
+    The name of a launch or a suite stands for its unfinished runs.
+
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
@@ -174,7 +179,7 @@ def resume(
     from a2rl.cluster.holding import reserved
 
     settings = Settings.load()
-    runs = [find_or_fetch(each, settings) for each in dict.fromkeys(run_id)]
+    runs = [find_or_fetch(each, settings) for name in dict.fromkeys(run_id) for each in _unfinished(name, settings)]
     if trust:
         for each in runs:
             trust_run(each, settings)
@@ -189,6 +194,12 @@ def resume(
             locks.enter_context(reserved(each, settings))
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
         run_flow(runs, settings)
+
+
+def _unfinished(name: str, settings: Settings) -> list[str]:
+    """Returns the unfinished runs of a launch or a suite; a name that is none is that of a run."""
+    named = [run for run in RunDir.all(settings.runs) if run.goes_by([name])]
+    return [run.id for run in named if not run.record_path("report").exists()] or [name]
 
 
 def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:

@@ -136,7 +136,9 @@ def show_run(found: RunDir, as_json: bool) -> None:
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
         say(str(graded.judge))
-    if found.ledger.events(BaselineKnown):
+    if graded is None:
+        undrawn = f"none yet: `a2rl resume {found.id}` continues the run"
+    elif found.ledger.events(BaselineKnown):
         undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
     else:
         undrawn = "none, as there is no baseline"

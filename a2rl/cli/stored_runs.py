@@ -55,7 +55,7 @@ def find_run(run_id: str, settings: Settings) -> RunDir:
     """
     name = run_name(run_id, settings)
     if not (settings.runs / name / "spec.json").is_file():
-        raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)][-10:])
+        raise unknown_name("run", name, [each.id for each in RunDir.all(settings.runs)])
     found = RunDir(settings.runs / name)
     found.check_plain()
     return found

@@ -246,11 +246,14 @@ def live_table(runs: Sequence[LiveRun], height: int | None = None) -> Renderable
     """Returns the table of runs. If the terminal has this height, those at the end are only counted."""
     most = len(runs) if height is None else max(1, height - OTHER_LINES)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("run", "state", "clock", "base", "best", "scores", "subm.", "tokens", "spend", "gain"):
+    titles = ("run", "state", "clock", "base", "best", "scores", "subm.", "tokens", "spend", "gain")
+    rows = [_cells(run) for run in runs[:most]]
+    shown = [place for place, _ in enumerate(titles) if place < 3 or any(row[place] not in ("-", "") for row in rows)]
+    for title in (titles[place] for place in shown):
         is_number = title in {"base", "best", "subm.", "tokens", "spend", "gain"}
-        table.add_column(title, justify="right" if is_number else "left", no_wrap=title != "run", overflow="fold")
-    for run in runs[:most]:
-        table.add_row(*_cells(run))
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
     left = len(runs) - most
     ended = sum(each.has_ended for each in runs)
     summary = f"{ended} of {len(runs)} runs have ended" + (f"; {left} more are not shown" if left > 0 else "")

@@ -109,9 +109,15 @@ def last_words(output: str, nothing: str = "it says nothing") -> str:
     return next(telling, lines[-1] if lines else nothing)
 
 
+MOST_LISTED = 40
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Makes an error that lists the known names and suggests the closest one."""
+    """Makes an error that lists the known names, of many only the last ones, and suggests the closest one."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    begin_so = [each for each in names if each.startswith(name)]
+    close = begin_so or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return UsageError(f"no {kind} {name!r}.{guess} Known: {', '.join(names) or 'none'}")
+    listed = ", ".join(names[-MOST_LISTED:]) or "none"
+    more = f"{len(names) - MOST_LISTED} more and " if len(names) > MOST_LISTED else ""
+    return UsageError(f"no {kind} {name!r}.{guess} Known: {more}{listed}")

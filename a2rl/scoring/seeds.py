@@ -32,20 +32,24 @@ def mean_gain(table: Table) -> Improvement:
 
     The variance of the mean is that of the crossed design, with components for runs and items (Searle, Casella and
     McCulloch 1992, Variance Components, chapter 4). The component of the runs rests on few values, so it counts with
-    Student's quantile for them. With a single run, nothing is known about the runs: the interval then holds for that
-    run, not for the agent.
+    Student's quantile for them. The component of the items contains two added ones, with the largest and the smallest
+    gain that is possible, as in `graded_interval`: runs may agree on all items, and there may be few. With a single
+    run, nothing is known about the runs: the interval then holds for that run, not for the agent.
 
     Raises:
         ValueError: There are no runs or no items, or the rows differ in length.
     """
+    import numpy as np
+
     gains = _as_array(table)
     mean = float(gains.mean())
     if len(gains) == 1:
         return Improvement(100 * mean, difference_interval(list(table[0]), LEVEL))
-    # The error from the choice of items is never less than if one item had changed.
-    items = max(_squared_error(gains.mean(axis=0)), float(gains.shape[1]) ** -2, _noise(gains))
-    reach = sqrt(_quantile(gains.shape[1] - 1) ** 2 * items + _quantile(len(gains) - 1) ** 2 * _runs_component(gains))
-    return Improvement(100 * mean, Interval(100 * max(-1.0, mean - reach), 100 * min(1.0, mean + reach)))
+    sample = np.append(gains.mean(axis=0), (1.0, -1.0))
+    middle, items = float(sample.mean()), max(_squared_error(sample), _noise(gains))
+    reach = sqrt(_quantile(sample.size - 1) ** 2 * items + _quantile(len(gains) - 1) ** 2 * _runs_component(gains))
+    low, high = min(mean, middle - reach), max(mean, middle + reach)
+    return Improvement(100 * mean, Interval(100 * max(-1.0, low), 100 * min(1.0, high)))
 
 
 def _as_array(table: Table) -> "Array":

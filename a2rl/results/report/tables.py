@@ -280,7 +280,8 @@ class Chart:
     ) -> None:
         scored = [(each, each.score) for each in submissions if each.score is not None]
         self._end_s = max([end_s, 1.0, *(each.elapsed_s for each, _ in scored)])
-        highs = [each.ci.high if each.ci else score for each, score in scored] + [baseline or 0.0]
+        highs = [each.ci.high if each.ci else score for each, score in scored]
+        highs.append(baseline_ci.high if baseline_ci else baseline or 0.0)
         self._top_score = min(100.0, 10 * math.ceil(max(highs) / 10 + 0.5))
         self.marks = [self._mark(each, score) for each, score in scored]
         self.best = self._best_line(scored, baseline or 0.0)

@@ -44,9 +44,14 @@ class Figure(NamedTuple):
         found = self.svg[self.svg.index("<svg") :]
         for name, colour in THEME.items():
             found = found.replace(colour, f"var(--{name})")
-        return re.sub(r'(<svg[^<>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
+        width = PX_PER_PT * float(re.findall(r'width="([\d.]+)pt"', found)[0])
+        found = re.sub(r'(<svg[^<>]*?) width="[^"]*"| height="[\d.]+pt"', r"\1", found, count=2)
+        style = f"max-width: {width:.0f}px; min-width: {min(width, LEAST_WIDTH_PX):.0f}px"
+        return found.replace("<svg", f'<svg style="{style}"', 1)
 
 
+PX_PER_PT, LEAST_WIDTH_PX = 1.5, 720
+"""How large figures are on a page, at most and at least: a small one must not fill it."""
 Style = dict[str, dict[str, Any]]
 """Colour and dashes of each stack."""
 

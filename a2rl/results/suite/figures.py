@@ -266,6 +266,9 @@ def _expected_best(board: Board, style: Style) -> Figure:
     for task, axis in axes.items():
         axis.set(title=task)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        low, high = axis.get_ylim()
+        if high - low < 1.0:  # differences that small are none
+            axis.set_ylim((low + high) / 2 - 0.5, (low + high) / 2 + 0.5)
     caption = "The gain to expect of the best of several runs: the mean over all choices of so many of the runs."
     return finish(drawing, "expected-best", "Best of several runs", caption, rows)
 

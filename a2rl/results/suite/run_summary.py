@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from a2rl.core.errors import A2rlError
@@ -222,10 +223,10 @@ def _tries(run: RunDir, entries: Sequence[Entry]) -> Iterator[Try]:
         event = entry.event
         if not isinstance(event, SubmissionAccepted) or event.weights_digest not in grades:
             continue
-        score = grades[event.weights_digest].result.score
-        if score is not None:
-            tokens = spent.until(entry.at)
-            yield Try(number=event.submission_id, elapsed_s=event.elapsed_s, score=score, tokens=tokens)
+        grade = grades[event.weights_digest]
+        if grade.result.score is not None:
+            told_s, tokens = max(event.elapsed_s, grade.elapsed_s), spent.until(entry.at)
+            yield Try(number=event.submission_id, elapsed_s=told_s, score=grade.result.score, tokens=tokens)
 
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:
@@ -238,9 +239,10 @@ def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) ->
     ids = sorted(after)
     judged = [each for each in ids if each in before and "errored" not in (before[each].verdict, after[each].verdict)]
     values = [contributions_of(run, [items[each] for each in judged]) if judged else None for items in (before, after)]
-    if values[0] is None or values[1] is None:
+    if not judged or values[0] is None or values[1] is None:
         return "", ()
     gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
     # Items of two draws have the same ids, so the digest of the eval set counts, too.
     data = next((event.data_digest for event in events_of(entries, RunOpened)), "")
-    return digest_of([data, ids]), tuple(round(gains.get(each, 0.0), 6) for each in ids)
+    typical = fmean(gains.values())  # for an item that could not be graded, so that the mean stays the run's gain
+    return digest_of([data, ids]), tuple(round(gains.get(each, typical), 6) for each in ids)

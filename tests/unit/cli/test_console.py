@@ -39,6 +39,17 @@ def test_on_a_narrow_terminal_only_prose_is_broken(monkeypatch: pytest.MonkeyPat
     assert lines[-1].split() == [SHOWN, "12", "y"]
 
 
+@pytest.mark.parametrize("width", [40, 70, 104])
+def test_intervals_and_short_texts_stay_whole(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "out", PlainConsole(file=screen, width=width, force_terminal=True, color_system=None))
+    columns, row = ("task", "95% interval", "runs", "why"), ("alfworld", "-91.8 to +6.3", "3", PROSE)
+    print_table(columns, [row], right=("runs",))
+    head, line, *_ = screen.getvalue().splitlines()
+    assert all(column in head for column in columns)
+    assert all(value in line for value in row[:3])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -48,6 +59,7 @@ def test_on_a_narrow_terminal_only_prose_is_broken(monkeypatch: pytest.MonkeyPat
         (["watch", "--every", "inf"], "it must be a finite number"),
         (["audit", "x", "--max-gb", "nan"], "--max-gb"),
         (["runs", "--verdict", "better"], "'better' is not one of"),
+        (["bench"], "name a suite: smoke, "),
     ],
 )
 def test_a_path_or_number_that_cannot_be_is_one_line(

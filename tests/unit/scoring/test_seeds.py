@@ -40,6 +40,13 @@ def test_runs_without_a_result_are_no_gain_and_leave_some_doubt() -> None:
     assert found.ci.low < 0 < found.ci.high
 
 
+@pytest.mark.parametrize("gain", [0.0, 1.0])
+def test_runs_that_agree_on_all_items_say_nothing_of_other_items(gain: float) -> None:
+    one, three = (mean_gain([[gain] * 70] * runs).ci for runs in (1, 3))
+    assert three.high - three.low > 0.75 * (one.high - one.low)
+    assert three.low <= 100 * gain <= three.high
+
+
 @pytest.mark.parametrize("wrong", [[], [[]], [[0.0], [0.0, 1.0]]])
 def test_a_table_without_cells_or_with_gaps_is_refused(wrong: Table) -> None:
     with pytest.raises(ValueError, match="at least one run"):
