@@ -128,12 +128,14 @@ class ServedModel:
 
     def __init__(self, folder: Path) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         self._torch, self._lock = torch, threading.Lock()
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype="auto")
+        # Nothing counts but what is asked: a model's own settings would, such as a penalty for repeated words.
+        model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
         self._model = model.to(self._device).eval()
 
     def answer(self, request: ChatRequest) -> dict[str, Any]:

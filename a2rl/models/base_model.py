@@ -96,9 +96,14 @@ def _download(name: str) -> Path:
 
     repo_id, _, revision = name.partition("@")
     with hub_errors(repo_id, "a folder with a copy"):
-        wanted = [*SMALL_FILES, "*.safetensors"]
         return Path(
-            snapshot_download(repo_id, revision=revision or None, allow_patterns=wanted, etag_timeout=READ_TIMEOUT_S)
+            snapshot_download(
+                repo_id,
+                revision=revision or None,
+                allow_patterns=[*SMALL_FILES, "*.safetensors"],
+                ignore_patterns=["*/*", "consolidated*"],  # the same weights once more, in formats of their makers
+                etag_timeout=READ_TIMEOUT_S,
+            )
         )
 
 

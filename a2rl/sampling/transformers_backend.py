@@ -32,6 +32,7 @@ from a2rl.sampling.decoder import (
     end_tokens,
     is_out_of_memory,
     prompt_tokens,
+    told,
     unsupported_layers,
 )
 from a2rl.sampling.engine_params import Dtype
@@ -146,6 +147,7 @@ class TransformersSampler(Sampler):
         before = turn.tokens[-DECODED_BEFORE:]
         # Not every end token is special to the tokenizer.
         answer = written.tokens[:-1] if self._eos.intersection(written.tokens[-1:]) else written.tokens
+        answer = told(self._tokenizer, answer)
         text = _text(self._tokenizer, before + answer)[len(_text(self._tokenizer, before)) :]
         starts = [(text.find(string) + len(string), text.find(string)) for string in params.stop if string in text]
         # The one that ends first: what a reader of single characters, and vLLM, would stop at.

@@ -43,6 +43,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -217,6 +218,10 @@ class Engine:
         """Whether requests are in progress."""
         return bool(self._llm.llm_engine.has_unfinished_requests())
 
+    @cached_property
+    def _ends(self) -> list[int] | None:
+        return sorted(conversation.end_of_answer(self._tokenizer)) or None
+
     def room_after(self, request: Json) -> int:
         """Returns how many tokens of the context the request's prompt leaves free."""
         return self._context - len(self._all_tokens(request["count"], request["chat_template_kwargs"]))
@@ -231,6 +236,7 @@ class Engine:
         sampling = SamplingParams(
             max_tokens=min(request["max_new_tokens"], self._context - len(tokens)),
             stop=request["stop"] or None,
+            stop_token_ids=self._ends,
             temperature=request["temperature"],
             top_p=request["top_p"],
             top_k=request["top_k"],
@@ -267,11 +273,13 @@ class Engine:
 
     def _completion(self, output: Any, is_cut: bool) -> Json:
         [generated] = output.outputs
+        written = list(generated.token_ids)
+        answer = conversation.told(self._tokenizer, written)
         return {
-            "text": generated.text,
+            "text": generated.text if answer == written else self._tokenizer.decode(answer, skip_special_tokens=True),
             "finish": "length" if generated.finish_reason == "length" else "stop",
             "prompt_tokens": len(output.prompt_token_ids),
-            "tokens": len(generated.token_ids),
+            "tokens": len(written),
             "is_cut": is_cut,
         }
 

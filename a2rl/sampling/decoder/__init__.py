@@ -27,6 +27,7 @@ from a2rl.sampling.decoder.conversation import (
     Written,
     end_tokens,
     prompt_tokens,
+    told,
 )
 from a2rl.sampling.decoder.engine import Decoder, Decoding, OutOfMemoryError, is_out_of_memory
 from a2rl.sampling.decoder.kv_cache import unsupported_layers
@@ -48,5 +49,6 @@ __all__ = [
     "end_tokens",
     "is_out_of_memory",
     "prompt_tokens",
+    "told",
     "unsupported_layers",
 ]

@@ -25,6 +25,9 @@ Chat = Sequence[Mapping[str, str]]
 """Messages with the keys `role` and `content`."""
 
 
+_ANSWER = "zzz"
+
+
 class Turn(NamedTuple):
     """Tokens for the model to continue."""
 
@@ -183,10 +186,41 @@ def prompt_tokens(tokenizer: Any, prompt: str | Chat, template_kwargs: Mapping[s
 
 
 def end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Returns the tokens that end a model's turn: those of its generation configuration, and the tokenizer's."""
+    """Returns the tokens that end a model's turn: those of its generation configuration, the tokenizer's, and that of
+    its chat template."""
     declared = model.generation_config.eos_token_id
     declared = declared if isinstance(declared, list) else [declared]
-    return {token for token in [*declared, tokenizer.eos_token_id] if token is not None}
+    return {token for token in [*declared, tokenizer.eos_token_id] if token is not None} | end_of_answer(tokenizer)
+
+
+def end_of_answer(tokenizer: Any) -> set[int]:
+    """Returns the special token with which the chat template ends an answer; nothing if there is none.
+
+    A model may declare another end token, as the base models of Qwen do. Trained on chats, it writes this one.
+    """
+    from jinja2 import TemplateError
+
+    if not tokenizer.chat_template:
+        return set()
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _ANSWER}]
+    try:
+        text = tokenizer.apply_chat_template(chat, tokenize=False)
+    except (TemplateError, TypeError, ValueError, LookupError):
+        return set()
+    _, found, behind = text.rpartition(_ANSWER)
+    tokens = tokenizer(behind, add_special_tokens=False)["input_ids"][:1] if found else []
+    return {token for token in tokens if token in tokenizer.added_tokens_decoder}
+
+
+def told(tokenizer: Any, written: list[int]) -> list[int]:
+    """Returns what a model tells its reader, without the thoughts that gpt-oss writes in a channel of their own. The
+    tokens that tell the channels apart are special, and would not be in the text."""
+    channel, message = map(tokenizer.convert_tokens_to_ids, ("<|channel|>", "<|message|>"))
+    if channel in (None, tokenizer.unk_token_id) or channel not in written:
+        return written
+    last = written[len(written) - written[::-1].index(channel) :]
+    name = last[: last.index(message)] if message in last else last
+    return last[len(name) + 1 :] if tokenizer.decode(name).strip().startswith("final") else []
 
 
 class StopStrings:
