@@ -156,7 +156,7 @@ def context_of(spec: RunSpec | GradeJob, model: Path, answer_tokens: int) -> int
         config = read_json(model / "config.json", "config.json", MAX_CONFIG_BYTES)
     except (OSError, InvalidSubmissionError):
         return None
-    sections = [each for each in (config.get("text_config"), config) if isinstance(each, dict)]
+    sections = engine_params.sections_of(config)
     return engine_params.context_of(sections, spec.vllm if spec.backend == "vllm" else None, answer_tokens)
 
 

@@ -198,6 +198,23 @@ def context_of(sections: list[dict[str, Any]], params: VllmParams | None, answer
     return min((each for each in (own, most) if each), default=None)
 
 
+LEFT_OUT: dict[str, dict[str, int]] = {
+    "gemma3_text": {
+        "max_position_embeddings": 131_072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "vocab_size": 262_208,
+    },
+}  # fmt: skip
+"""What a configuration may leave out, by its kind, because transformers has it as a default."""
+
+
+def sections_of(config: Any) -> list[dict[str, Any]]:
+    """Returns a model's configuration in the order in which it counts: its text model's part, all of it, defaults."""
+    if not isinstance(config, dict):
+        return []
+    sections = [each for each in (config.get("text_config"), config) if isinstance(each, dict)]
+    return [*sections, *(LEFT_OUT[kind] for each in sections if (kind := str(each.get("model_type"))) in LEFT_OUT)]
+
+
 class _Config:
     """What the memory depends on in a configuration."""
 
@@ -207,8 +224,7 @@ class _Config:
             config = json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{self._file} cannot be read: {error}") from error
-        both = [config.get("text_config"), config] if isinstance(config, dict) else []
-        self.sections = [each for each in both if isinstance(each, dict)]
+        self.sections = sections_of(config)
 
     def numbers_per_token(self, gpus: int) -> int:
         """Returns how many numbers the cache of each GPU has for a token."""

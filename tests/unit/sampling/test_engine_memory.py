@@ -35,6 +35,16 @@ def test_the_cache_of_a_known_model_has_its_known_size(tmp_path: Path) -> None:
     assert plan(tmp_path, config=QWEN | {"max_position_embeddings": 2_048}).cache_tokens == 4 * 2_048
 
 
+def test_what_a_configuration_leaves_out_is_known_from_its_kind(tmp_path: Path) -> None:
+    of_text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+    gemma = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": of_text}
+    memory = plan(tmp_path, config=gemma)
+    assert memory.context == 32_768
+    assert memory.cache_bytes == memory.cache_tokens * 34 * 2 * 4 * 256 * 2
+    with pytest.raises(UsageError, match="no max_position_embeddings"):
+        plan(tmp_path, config={"model_type": "unknown", "text_config": {"hidden_size": 8}})
+
+
 def test_weights_are_counted_in_the_type_that_is_computed_in(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(bytes(4_000))
     (tmp_path / "consolidated.safetensors").write_bytes(bytes(4_000))
