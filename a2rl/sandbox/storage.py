@@ -40,6 +40,10 @@ PAUSE_FACTOR = 50
 PLACE = Path("/dev/shm")
 
 
+SHARED_MEMORY = (b"/dev/", b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/[aio]", b"/drm mm object")
+"""What the kernel calls mapped files that are on no disk; they count as removed."""
+
+
 class DiskWatch:
     """Watches an agent's use of the disk; `check` is called about once a second.
 
@@ -55,9 +59,10 @@ class DiskWatch:
             limit: The limit in bytes; 0: none.
         """
         self._folders, self._limit = list(folders), limit
-        self._free, free_files = free_space(Path(self._folders[0]))
+        self._free, self._free_files = free_space(Path(self._folders[0]))
+        self._most_files = self._free_files // 2
         self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used if limit else 0
-        self._has_room, self._has_files = self._free > 2 * MIN_FREE_BYTES, free_files > 2 * MIN_FREE_FILES
+        self._has_room, self._has_files = self._free > 2 * MIN_FREE_BYTES, self._free_files > 2 * MIN_FREE_FILES
         self._next = 0.0
 
     def check(self, processes: Iterable[int]) -> str:
@@ -69,10 +74,14 @@ class DiskWatch:
         if (self._has_room and free < MIN_FREE_BYTES) or (self._has_files and free_files < MIN_FREE_FILES):
             return FULL
         now = time.monotonic()
-        if not self._limit or (now < self._next and self._free - free < self._limit // 8):
+        many = self._has_files and self._free_files - free_files > self._most_files // 8
+        if not self._limit or (now < self._next and self._free - free < self._limit // 8 and not many):
             return ""
         below, removed = bytes_below(self._folders), removed_bytes(processes)
-        self._free, self._next = free, time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
+        self._free, self._free_files = free, free_files
+        self._next = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
+        if self._has_files and below.files > self._most_files:
+            return f"it has {below.files:,} files, more than half of what the disk had room for"
         used = below.used + removed.used
         if not (below.is_complete and removed.is_complete):
             used = max(used, self._used_at_start + self._free_at_start - free)
@@ -87,16 +96,20 @@ class Measured(NamedTuple):
     used: int
     is_complete: bool
     """Whether all files were seen."""
+    files: int = 0
+    """How many were seen, with folders."""
 
 
 def bytes_below(folders: Iterable[str]) -> Measured:
     """Measures all files in folders, counting each file once, within MEASURE_TIMEOUT_S."""
     queue, used, end, is_complete = list(folders), 0, time.monotonic() + MEASURE_TIMEOUT_S, True
+    files = 0
     seen: set[tuple[int, int]] = set()
     while queue and time.monotonic() < end:
         path = queue.pop()
         try:
             for name, status in _entries(path):
+                files += 1
                 if stat.S_ISDIR(status.st_mode):
                     queue.append(os.path.join(path, name))  # noqa: PTH118 - names of any kind
                 elif status.st_nlink == 1 or (status.st_dev, status.st_ino) not in seen:
@@ -107,7 +120,7 @@ def bytes_below(folders: Iterable[str]) -> Measured:
             pass  # it was removed or replaced in the meantime
         except OSError:
             is_complete = False
-    return Measured(used, is_complete and not queue)
+    return Measured(used, is_complete and not queue, files)
 
 
 def _entries(path: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -122,20 +135,40 @@ def _entries(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def removed_bytes(processes: Iterable[int]) -> Measured:
-    """Measures removed files that these processes still have open, within MEASURE_TIMEOUT_S."""
+    """Measures removed files that these processes still have open or mapped, within MEASURE_TIMEOUT_S."""
     used, seen, end = 0, set[tuple[int, int]](), time.monotonic() + MEASURE_TIMEOUT_S
-    for pid in processes:
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
-            for file in files:
-                if time.monotonic() > end:  # an agent can open the same file millions of times
-                    return Measured(used, is_complete=False)
-                with contextlib.suppress(OSError):
-                    status = file.stat()
-                    key = (status.st_dev, status.st_ino)
-                    if stat.S_ISREG(status.st_mode) and not status.st_nlink and key not in seen:
-                        seen.add(key)
-                        used += 512 * status.st_blocks
-    return Measured(used, is_complete=True)
+    is_complete = True
+    for file in (each for pid in processes for each in (*_opened(pid), *_removed_maps(pid))):
+        if time.monotonic() > end:  # an agent can open the same file millions of times
+            return Measured(used, is_complete=False)
+        try:
+            status = os.stat(file)  # noqa: PTH116 - called thousands of times
+        except PermissionError:  # a mapping can be looked at by root only
+            is_complete = False
+        except OSError:
+            pass
+        else:
+            key = (status.st_dev, status.st_ino)
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink and key not in seen:
+                seen.add(key)
+                used += 512 * status.st_blocks
+    return Measured(used, is_complete)
+
+
+def _opened(pid: int) -> Iterator[str]:
+    """Yields the paths of what a process has open."""
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+        for file in files:
+            yield file.path
+
+
+def _removed_maps(pid: int) -> Iterator[str]:
+    """Yields the paths of removed files that a process has mapped: it may have closed them."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as above
+        for line in lines:
+            place, _, _, _, _, *name = line.split(maxsplit=5)
+            if name and name[0].rstrip().endswith(b" (deleted)") and not name[0].startswith(SHARED_MEMORY):
+                yield f"/proc/{pid}/map_files/{place.decode()}"
 
 
 class LeftFile(NamedTuple):

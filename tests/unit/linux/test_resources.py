@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
-from a2rl.sandbox.storage import DiskWatch, bytes_below, removed_bytes
+from a2rl.sandbox.storage import DiskWatch, Measured, bytes_below, removed_bytes
 
 FORKS = """
 import os, time
@@ -106,6 +107,29 @@ time.sleep(60)
     assert ended.exit_code == -15
 
 
+def test_a_removed_file_counts_while_it_is_mapped(tmp_path: Path) -> None:
+    name = tmp_path / "large"
+    name.write_bytes(bytes(1 << 20))
+    before = removed_bytes([os.getpid()])
+    with name.open("r+b") as file:
+        mapped = mmap(file.fileno(), 4096)
+    name.unlink()
+    after = removed_bytes([os.getpid()])
+    mapped.close()
+    assert after.used >= before.used + (1 << 20) or not after.is_complete
+    assert removed_bytes([os.getpid()]).used == before.used
+
+
+def test_an_agent_may_have_half_of_the_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([100_000, 99_000, 60_000])
+    monkeypatch.setattr(storage, "free_space", lambda _: (50 << 30, next(free)))
+    found = iter([1_000, 50_001])
+    watch = DiskWatch([str(tmp_path)], 25 << 30)
+    monkeypatch.setattr(storage, "bytes_below", lambda _: Measured(0, True, next(found)))
+    assert watch.check([]) == ""
+    assert watch.check([]) == "it has 50,001 files, more than half of what the disk had room for"
+
+
 def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     folder = tmp_path / "workspace"
     (folder / "a").mkdir(parents=True)
@@ -115,7 +139,7 @@ def test_disk_use_is_measured_without_following_links(tmp_path: Path) -> None:
     (folder / os.fsdecode(b"a\xff")).write_bytes(bytes(8192))
     os.link(folder / os.fsdecode(b"a\xff"), folder / "a" / "again")
     assert 8192 <= bytes_below([str(folder)]).used < 2 * 8192
-    assert bytes_below([str(tmp_path / "none")]) == (0, True)
+    assert bytes_below([str(tmp_path / "none")]) == (0, True, 0)
     assert removed_bytes([0, os.getpid()]).used >= 0
 
 
