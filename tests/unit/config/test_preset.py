@@ -46,7 +46,7 @@ def test_every_task_has_its_own_settings_and_they_exist(settings: Settings, task
         ({"task": "humaneval"}, 8192, 0.0, True),
         ({"task": "gsm8k", **QWEN3}, 512, 0.6, True),
         ({"task": "humaneval", **QWEN3}, 38912, 0.6, True),
-        ({"task": "humaneval", "model": "Qwen/Qwen3-8B-Base"}, 38912, 0.6, True),
+        ({"task": "humaneval", "model": "Qwen/Qwen3-8B-Base"}, 24576, 0.6, True),
         ({"task": "humaneval", "model": "meta-llama/Llama-3.1-8B-Instruct"}, 4096, 0.7, True),
         ({"task": "alfworld", **QWEN3}, None, 0.0, False),
         ({"task": "alpacaeval", **QWEN3}, None, 0.0, False),
