@@ -32,7 +32,7 @@ HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_the_token_with_which_a_chat_template_ends_an_answer_ends_answers(template: str, tmp_path: Path) -> None:
+def test_what_ends_an_answer_in_a_chat_ends_answers(template: str, tmp_path: Path) -> None:
     """The base models of Qwen declare another one."""
     tokenizer = tokenizer_with(template, tmp_path)
     assert set(tokenizer.convert_ids_to_tokens(list(end_of_answer(tokenizer)))) == TEMPLATES[template]
