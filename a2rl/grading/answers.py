@@ -258,6 +258,7 @@ def run_meta(run: RunDir, environ: Mapping[str, str]) -> str:
         "variant": spec.variant,
         "max_new_tokens": spec.generation.max_new_tokens or limits.max_new_tokens,
         "max_steps": limits.max_steps,
+        "temperature": spec.generation.temperature,
         "chat_template_kwargs": spec.generation.chat_template_kwargs,
         "options": spec.options,
         "memory_gib": round(Resources.of_machine(run.workspace, environ).memory / GIB, 1) or None,

@@ -49,6 +49,7 @@ class Player:
             "template_kwargs": setting.meta["chat_template_kwargs"],
             **route.play_settings,
         }
+        self.temperature = float(setting.meta.get("temperature", 0.0))
         self.small = setting.small
         self.processes = CORES if self.small else 1  # a small model gains nothing from threads
         self.episode_s = 0.0
@@ -74,15 +75,15 @@ class Player:
         return played
 
     def measure(self, trained: Trained, names: Sequence[str], until: float) -> list[float]:
-        """Plays greedily, as many of the names as fit into the time, and at least some; returns the rewards. What has
-        not ended when half as much time again has passed is worth what it is worth by then."""
+        """Plays as the grader does, as many of the names as fit into the time, and at least some; returns the rewards.
+        What has not ended when half as much time again has passed is worth what it is worth by then."""
         rewards: list[float] = []
         begun = time.monotonic()
         latest = until + LONGER * (until - begun)
         size = int(min(len(names), max(FEWEST_MEASURED, (until - begun) / SLOW_S)))
         while size > 0:
             these = names[len(rewards) : len(rewards) + size]
-            rewards += [each.reward for each in self.play(trained, these, 0.0, until=latest)]
+            rewards += [each.reward for each in self.play(trained, these, self.temperature, until=latest)]
             per_episode = (time.monotonic() - begun) / len(rewards)
             size = int(min(len(names) - len(rewards), (until - time.monotonic()) / per_episode))
         return rewards
