@@ -17,6 +17,8 @@ IN_BRACKETS = re.compile(r"(?<=\[)[^\[\]]+(?=\])")
 class Route(BaseRoute):
     """Learns to buy what a goal asks for."""
 
+    TURNS = 5
+    """How many turns the expert needs on average."""
     MISTAKES = 0.08
     """Share of the expert's actions that are replaced by mistakes."""
 
@@ -31,7 +33,9 @@ class Route(BaseRoute):
         self.max_steps = setting.meta["max_steps"]
         self.form = "whole" if setting.meta["variant"] == "mini" else "window"
         self.chat = setting.chat
-        self.can_play = self.form == "whole"  # in the form `window` each turn is a prompt of its own
+        self.can_play = self.form == "whole"
+        if not self.can_play:  # each turn is a prompt of its own, and one of a visit is drawn as its example
+            self.names *= self.TURNS
         self.play_settings = {"max_invalid": 3}
 
     def example(self, name: str) -> Example | None:
