@@ -20,8 +20,9 @@ from a2rl.grading.prompt_check import check_prompts
 from a2rl.grading.run_judge import check_judge_of
 from a2rl.linux.gpus import hardware, usable_gpus
 from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
+from a2rl.models.checkpoint import unpacked_bytes
 from a2rl.run.directory import RunDir
-from a2rl.run.disk import check_disk, weights_bytes
+from a2rl.run.disk import check_disk
 from a2rl.run.events import RunOpened
 from a2rl.run.gpu_share import wants_no_gpu
 from a2rl.run.inputs import eval_set, place_in
@@ -79,7 +80,7 @@ def _inputs_of(run: RunDir, settings: Settings) -> Iterator[_Inputs]:
     spec = run.spec
     provision = provision_of(spec, find_agent(spec.agent, settings.root), settings)
     base_model = resolve_model(spec.model, settings)
-    check_disk(spec, weights_bytes(base_model), run.root)
+    check_disk(spec, unpacked_bytes(base_model), run.root)
     data = ensure_data(spec.task, spec.variant, Path(spec.source) if spec.source else None, settings)
     with reading(data):
         require_complete(data)

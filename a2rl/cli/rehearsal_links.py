@@ -33,10 +33,11 @@ from a2rl.grading.submitted_files import Source, SubmittedFiles
 from a2rl.linux.gpus import CPU, driver_nodes, usable_gpus
 from a2rl.linux.resources import GIB
 from a2rl.models.base_model import local_folder, model_digest, resolve_model
+from a2rl.models.checkpoint import unpacked_bytes
 from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
 from a2rl.run.directory import RunDir, new_run_id
-from a2rl.run.disk import format_bytes, weights_bytes
+from a2rl.run.disk import format_bytes
 from a2rl.run.events import GradingFailed, SubmissionAccepted, SubmissionReceived, SubmissionRefused
 from a2rl.run.owner import create_run
 from a2rl.run.records import ExecuteRecord, GradeRecord
@@ -155,7 +156,7 @@ def _checkpoint(here: Rehearsal) -> Path:
 
 
 def _speed(folder: Path, began: float) -> str:
-    size = weights_bytes(folder)
+    size = unpacked_bytes(folder)
     return f"{format_bytes(size)} at {format_bytes(size / max(1e-3, time.monotonic() - began))} a second"
 
 
@@ -240,7 +241,7 @@ def _free_memory(here: Rehearsal, device: str) -> str:
     gpus = [gpu for gpu in now if gpu.uuid in device.split(",")]
     if not gpus:
         raise SkippedError("no GPU grades")
-    needed = job.memory.total_bytes if job.memory else weights_bytes(job.model)
+    needed = job.memory.total_bytes if job.memory else unpacked_bytes(job.model)
     for gpu in gpus:
         if gpu.free_bytes is not None and gpu.free_bytes < needed:
             raise InfrastructureError(
@@ -253,7 +254,7 @@ def _free_memory(here: Rehearsal, device: str) -> str:
 def _beside_another(here: Rehearsal, device: str) -> str:
     """Grades with a new engine and a running one, while another process allocates and frees memory of the GPU."""
     settings, log, jobs = here.settings, here.kept / "other.log", [_job(here, device, here.spec.backend) for _ in "12"]
-    leave = GIB + (jobs[0].memory.total_bytes if jobs[0].memory else 2 * weights_bytes(jobs[0].model))
+    leave = GIB + (jobs[0].memory.total_bytes if jobs[0].memory else 2 * unpacked_bytes(jobs[0].model))
     python = settings.vllm_python if jobs[0].backend == "vllm" else Path(sys.executable)
     environment = {**child_environment(settings), "CUDA_VISIBLE_DEVICES": device.split(",", maxsplit=1)[0]}
     other = Child([python, "-I", "-c", CHURN, str(leave)], environment, log=log)

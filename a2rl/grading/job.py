@@ -16,6 +16,7 @@ from a2rl.grading.outputs import ProgressFile, join_outputs, outputs_path, recor
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import model_digest, resolve_model
+from a2rl.models.checkpoint import unpacked_bytes
 from a2rl.run.rules import LONGEST_S, GradingLimits
 from a2rl.sampling import Backend, Sampler, open_sampler
 from a2rl.sampling.engine_params import Dtype, DtypeSetting, EngineMemory, VllmParams, computing_type
@@ -127,7 +128,9 @@ class EngineChoice(FrozenModel):
         if self.vllm is None:
             return None
         dtype = self.dtype or ("bfloat16" if on_gpu else "float32")
-        return EngineMemory.of(base_model, self.vllm, dtype, limits.max_new_tokens, limits.max_steps)
+        return EngineMemory.of(
+            base_model, unpacked_bytes(base_model), self.vllm, dtype, limits.max_new_tokens, limits.max_steps
+        )
 
 
 def selected_ids(

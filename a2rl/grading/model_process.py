@@ -17,13 +17,11 @@ from a2rl.core.settings import Settings
 from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.linux.gpus import CPU
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.models.checkpoint import BYTES, tensors_of
+from a2rl.models.checkpoint import unpacked_bytes
 
 START_S, MIN_BYTES_PER_S = 300.0, 20 << 20
 """The process may take this time, plus the model's size divided by this rate."""
 SHARE_OF_MEMORY = 0.8
-UNPACKED = 4
-"""Bytes in memory for each byte of quantised weights: a byte has two values, and each takes two bytes."""
 LOG_CHARS = 300
 
 
@@ -36,7 +34,7 @@ class ModelSize(NamedTuple):
     @classmethod
     def of(cls, folder: Path) -> "ModelSize":
         """Returns the size of a model by the headers of its files."""
-        return cls(sum(each.size * (1 if each.dtype in BYTES else UNPACKED) for each in tensors_of(folder).values()))
+        return cls(unpacked_bytes(folder))
 
     @property
     def lack_of_memory(self) -> str:

@@ -40,6 +40,8 @@ BLOCK = 1 << 20
 SAFETENSORS_RECIPE = "save the weights with model.save_pretrained(path), which writes *.safetensors"
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The data types that weights may have, with the number of bytes per value."""
+UNPACKED = 4
+"""Bytes for each byte of quantised weights: a byte has two values, and each takes two bytes."""
 IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
 """The number of parameters in the name of a model, such as 7B or 0.5B."""
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
@@ -148,6 +150,17 @@ def tensors_of(folder: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
                 )
             tensors[name] = tensor
     return tensors
+
+
+def unpacked_bytes(folder: Path) -> int:
+    """Returns what the weights of a checkpoint take when nothing in them is quantised, as in every submission. Files
+    that cannot be read count as they are."""
+    try:
+        tensors = tensors_of(folder).values()
+    except InvalidSubmissionError:
+        files = files_that_count({path.name for path in folder.glob("*.safetensors")})
+        return sum((folder / file).stat().st_size for file in files)
+    return sum(each.size * (1 if each.dtype in BYTES else UNPACKED) for each in tensors)
 
 
 def _headers(files: Iterable[Path], caps: Caps) -> Iterator[tuple[Path, dict[str, Tensor]]]:

@@ -47,11 +47,6 @@ def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
     return DiskNeed(kept, (kept + WORKING) * model_bytes + MARGIN)
 
 
-def weights_bytes(model: Path) -> int:
-    """Returns the size of the weights in a model folder."""
-    return sum(path.stat().st_size for path in model.glob("*.safetensors"))
-
-
 def disk_of_runs(settings: Settings) -> Path:
     """Returns a folder on the disk of the runs, which may be another one than that of the checkout."""
     return settings.runs if settings.runs.exists() else settings.root

@@ -4,7 +4,7 @@ The memory is known before a run from the base model's configuration and the tas
 and all submissions are graded with the same context and the same cache, whatever else is on the GPU, and an agent that
 shares the GPU can be told how much of it to leave.
 
-    memory = EngineMemory.of(folder, VllmParams(), "bfloat16", answer_tokens=512, turns=1)
+    memory = EngineMemory.of(folder, unpacked_bytes(folder), VllmParams(), "bfloat16", answer_tokens=512, turns=1)
     memory.total_bytes, str(memory)
 """
 
@@ -116,10 +116,13 @@ class EngineMemory(StrictModel):
     """An estimate: what one step over a batch takes."""
 
     @classmethod
-    def of(cls, model: Path, params: VllmParams, dtype: Dtype, answer_tokens: int, turns: int) -> "EngineMemory":
+    def of(
+        cls, model: Path, unpacked: int, params: VllmParams, dtype: Dtype, answer_tokens: int, turns: int
+    ) -> "EngineMemory":
         """Plans for a base model and everything trained from it.
 
         Args:
+            unpacked: The bytes of its weights, if none of them were quantised.
             params: The options of vLLM.
             dtype: The dtype that the engine computes in.
             turns: How many answers the model gives to one item.
@@ -138,12 +141,11 @@ class EngineMemory(StrictModel):
         if params.kv_cache_memory_bytes:
             tokens = params.kv_cache_memory_bytes // per_token
         stored = size / NUMBER_BYTES.get(stored_type(model), size)
-        files = (path for path in model.glob("*.safetensors") if not path.name.startswith("consolidated"))
         return cls(
             context=context,
             cache_tokens=tokens,
             answers=max(1, min(tokens // each, ON_GPU["max_num_seqs"])),
-            weights_bytes=int(sum(path.stat().st_size for path in files) * stored) // params.tensor_parallel_size,
+            weights_bytes=int(unpacked * stored) // params.tensor_parallel_size,
             cache_bytes=tokens * per_token,
             step_bytes=config.step_bytes(size),
         )

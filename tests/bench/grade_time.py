@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from a2rl.core.settings import Settings
 from a2rl.grading.prompt_check import CountingSampler
 from a2rl.models.base_model import resolve_model
+from a2rl.models.checkpoint import unpacked_bytes
 from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.sampling import (
     Completion,
@@ -79,7 +80,9 @@ def paper_suite(settings: Settings, folder: Path) -> Iterator[Row]:
         run_s = []
         for task, work in SUITE.items():
             limits = load_task(task, settings.root).variant("full").limits
-            memory = EngineMemory.of(model, params, DTYPE, limits.max_new_tokens, limits.max_steps)
+            memory = EngineMemory.of(
+                model, unpacked_bytes(model), params, DTYPE, limits.max_new_tokens, limits.max_steps
+            )
             grade = time_of_grade(work, memory, DTYPE, DEVICES["H100"])
             run_s.append(grade.total_s * TYPICAL_SUBMISSIONS)
             parts = f"load {grade.load_s:.0f}, read {grade.read_s:.0f}, write {grade.write_s:.0f}"
@@ -205,7 +208,7 @@ def grade_time(settings: Settings, folder: Path) -> Iterator[Row]:
     if not settings.vllm_python.is_file():
         return
     model = resolve_model(MODEL, settings)
-    memory = EngineMemory.of(model, VllmParams(), DTYPE, 512, 1)
+    memory = EngineMemory.of(model, unpacked_bytes(model), VllmParams(), DTYPE, 512, 1)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     with open_sampler(model, "vllm", dtype=DTYPE, memory=memory) as sampler:
         before = Pace.of(sampler)

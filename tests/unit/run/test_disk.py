@@ -8,7 +8,8 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.run.disk import MARGIN, check_disk, disk_need, disk_of_runs, weights_bytes
+from a2rl.models.checkpoint import unpacked_bytes
+from a2rl.run.disk import MARGIN, check_disk, disk_need, disk_of_runs
 from a2rl.run.rules import MAX_WAITING, TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Keep, RunSettings
 
@@ -28,7 +29,7 @@ def test_a_run_takes_what_it_keeps_and_two_more(keep: Keep, submissions: int | N
 def test_a_run_that_fits_begins_and_one_that_does_not_is_refused(
     base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, size = RunSettings(max_submissions=20), weights_bytes(base_model)
+    settings, size = RunSettings(max_submissions=20), unpacked_bytes(base_model)
     free = [22 * size + MARGIN]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
     check_disk(settings, size, tmp_path)

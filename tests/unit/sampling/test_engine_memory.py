@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import UsageError
+from a2rl.models.checkpoint import unpacked_bytes
 from a2rl.sampling.engine_params import EngineMemory, VllmParams
 from a2rl.sampling.vllm_process import engine_request
+from tests.small_model import Weight, write_safetensors
 
 QWEN = {
     "max_position_embeddings": 131_072, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
@@ -20,7 +22,7 @@ KIB, GIB = 1 << 10, 1 << 30
 
 def plan(folder: Path, answer: int = 512, turns: int = 1, config: Any = QWEN, **params: Any) -> EngineMemory:
     (folder / "config.json").write_text(json.dumps(config))
-    return EngineMemory.of(folder, VllmParams(**params), "bfloat16", answer, turns)
+    return EngineMemory.of(folder, unpacked_bytes(folder), VllmParams(**params), "bfloat16", answer, turns)
 
 
 def test_the_cache_of_a_known_model_has_its_known_size(tmp_path: Path) -> None:
@@ -52,6 +54,13 @@ def test_weights_are_counted_in_the_type_that_is_computed_in(tmp_path: Path) -> 
     assert plan(tmp_path, config=QWEN | {"torch_dtype": "float32"}).weights_bytes == 2_000
     assert plan(tmp_path, tensor_parallel_size=2).weights_bytes == 2_000
     assert plan(tmp_path, tensor_parallel_size=2).cache_bytes == plan(tmp_path).cache_bytes // 2
+
+
+def test_quantised_weights_count_as_what_a_submission_takes(tmp_path: Path) -> None:
+    """Submissions are not quantised."""
+    weights = {"experts": Weight("U8", (1_000,), bytes(1_000)), "head": Weight("BF16", (500,), bytes(1_000))}
+    write_safetensors(tmp_path / "model.safetensors", weights)
+    assert plan(tmp_path).weights_bytes == 4 * 1_000 + 1_000
 
 
 def test_given_options_replace_the_plan(tmp_path: Path) -> None:
