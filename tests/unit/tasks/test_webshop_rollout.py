@@ -67,7 +67,7 @@ sys.path.insert(0, sys.argv[2])
 from types import SimpleNamespace
 from routes import Setting, load_route
 def route_of(variant, template=None):
-    meta = {"seed": 0, "variant": variant}
+    meta = {"seed": 0, "variant": variant, "max_steps": 15}
     return load_route("webshop", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=template), 4096, meta, True))
 route = route_of("mini")
 examples = [example for name in route.names if (example := route.example(name))]
