@@ -21,7 +21,7 @@ from a2rl.core.event_log import Background, EventLog
 from a2rl.core.settings import Settings
 from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.compute import GpuWatch, TreeLoad
-from a2rl.execution.deadline import TICK_S, RemainingTime, WatchResult, watch
+from a2rl.execution.deadline import TICK_S, RemainingTime, WatchResult, heed_shutdown, watch
 from a2rl.execution.observer import Observer, TranscriptSummary, transcript_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
@@ -205,6 +205,7 @@ class Attempts:
             limits = UsageLimits(self.run)
             result = self._supervise(process, observer, limits, attempt)
             self.run.clock.stop()  # the last look at its files, and reading its transcript, are not the agent's time
+            heed_shutdown()
         return self._end_of(result, attempt.number, limits.reached, log_start)
 
     def _supervise(

@@ -25,8 +25,7 @@ LONGEST_COPY_S = 900.0
 STANDSTILL_S = 10.0
 TICK_S = 0.5
 SHUTDOWN_S = 0.5
-"""A machine that shuts down ends all processes at once. So if the agent has ended, this process may be about to learn
-that it must stop, too; then the run is continued later."""
+"""A machine that shuts down ends all processes at once, so they learn of it within this time."""
 
 
 class Refund:
@@ -164,6 +163,13 @@ class WatchResult(NamedTuple):
     exited: AgentExit
 
 
+def heed_shutdown() -> None:
+    """Raises InterruptedByUserError if the agent has ended because the machine shuts down: this process, too, must then
+    stop, and the run is continued later."""
+    time.sleep(SHUTDOWN_S)
+    check_stop()
+
+
 def watch(
     agent: RunningAgent, left_s: Callable[[], float], is_spent: Callable[[], bool], on_tick: Callable[[], None]
 ) -> WatchResult:
@@ -185,8 +191,6 @@ def watch(
         if is_spent():
             return WatchResult("quota", agent.stop())
         if (ended := agent.wait(min(TICK_S, left))) is not None:
-            time.sleep(SHUTDOWN_S)
-            check_stop()
             if is_spent():  # it ended because it was refused what it asked for, however it put that
                 return WatchResult("quota", ended)
             return WatchResult("finished" if ended.exit_code == 0 else "crashed", ended)
