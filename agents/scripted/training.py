@@ -67,17 +67,17 @@ CACHE_SHARE = 0.1
 
 PartialState(timeout=timedelta(days=1))
 """Of several processes, each gets a GPU of its own here. They wait for each other, also while one waits for a grade."""
-_TALKING: Any = PartialState().num_processes > 1 and torch.distributed.new_group(
-    backend="gloo", timeout=timedelta(days=1)
-)
-"""Through this, they wait without computing: on GPUs, waiting would count as work, and not be refunded."""
+_TALKING: list[Any] = []
+"""The group through which they wait without computing: on GPUs, waiting would count as work, and not be refunded."""
 
 
 def agreed(value: Any) -> Any:
     """Returns the first process's value in every process; on one GPU or on a CPU, that is the value itself."""
     values = [value]
-    if _TALKING:
-        torch.distributed.broadcast_object_list(values, group=_TALKING)
+    if processes() > 1:
+        if not _TALKING:
+            _TALKING.append(torch.distributed.new_group(backend="gloo", timeout=timedelta(days=1)))
+        torch.distributed.broadcast_object_list(values, src=0, group=_TALKING[0])
     return values[0]
 
 
