@@ -137,6 +137,7 @@ def write_site(
     _write_csv(folder / "runs.csv", COLUMNS, rows)
     page = load_template("a2rl.results.suite").render(
         name=name, boards=shown, figures=figures, marks=MARKS, feed=feed, links=links, tables=tables,
+        comparisons={board.variant: tables.comparisons(board) for board in shown},
         left_out=tables.left_out(found.unreadable), whole=[task.id for task in tasks.values() if not task.full],
         drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip

@@ -239,7 +239,7 @@ def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) ->
     ids = sorted(after)
     judged = [each for each in ids if each in before and "errored" not in (before[each].verdict, after[each].verdict)]
     values = [contributions_of(run, [items[each] for each in judged]) if judged else None for items in (before, after)]
-    if not judged or values[0] is None or values[1] is None:
+    if values[0] is None or values[1] is None:
         return "", ()
     gains = dict(zip(judged, (new - old for old, new in zip(values[0], values[1], strict=True)), strict=True))
     # Items of two draws have the same ids, so the digest of the eval set counts, too.
