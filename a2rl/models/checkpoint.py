@@ -153,14 +153,12 @@ def tensors_of(folder: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
 
 
 def unpacked_bytes(folder: Path) -> int:
-    """Returns what the weights of a checkpoint take when nothing in them is quantised, as in every submission. Files
-    that cannot be read count as they are."""
-    try:
-        tensors = tensors_of(folder).values()
-    except InvalidSubmissionError:
-        files = files_that_count({path.name for path in folder.glob("*.safetensors")})
-        return sum((folder / file).stat().st_size for file in files)
-    return sum(each.size * (1 if each.dtype in BYTES else UNPACKED) for each in tensors)
+    """Returns what the weights of a checkpoint take when nothing in them is quantised, as in every submission.
+
+    Raises:
+        InvalidSubmissionError: As `tensors_of`.
+    """
+    return sum(each.size * (1 if each.dtype in BYTES else UNPACKED) for each in tensors_of(folder).values())
 
 
 def _headers(files: Iterable[Path], caps: Caps) -> Iterator[tuple[Path, dict[str, Tensor]]]:

@@ -113,7 +113,8 @@ def unsupported_layers(config: Any) -> set[str]:
 
 def cache_bytes_per_token(model: Any) -> int:
     """Returns the size of the cache for one token of one row, in bytes."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * head_size * model.dtype.itemsize)
+    states = 0
+    for layer in model.config.get_text_config().per_layer_config:
+        heads = getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
+        states += heads * (getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads)
+    return int(2 * states * model.dtype.itemsize)

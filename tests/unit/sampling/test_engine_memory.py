@@ -48,8 +48,8 @@ def test_what_a_configuration_leaves_out_is_known_from_its_kind(tmp_path: Path) 
 
 
 def test_weights_are_counted_in_the_type_that_is_computed_in(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(bytes(4_000))
-    (tmp_path / "consolidated.safetensors").write_bytes(bytes(4_000))
+    for name in ("model", "consolidated"):
+        write_safetensors(tmp_path / f"{name}.safetensors", {"head": Weight("BF16", (2_000,), bytes(4_000))})
     assert plan(tmp_path).weights_bytes == 4_000
     assert plan(tmp_path, config=QWEN | {"torch_dtype": "float32"}).weights_bytes == 2_000
     assert plan(tmp_path, tensor_parallel_size=2).weights_bytes == 2_000

@@ -15,10 +15,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma4TextConfig,
     GPTNeoXConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -435,22 +437,28 @@ def test_the_room_after_a_prompt_is_what_the_context_leaves(sampler: Transformer
     assert sampler.room_after("x" * 500) < 0
 
 
+TWO_KINDS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("kind", "changes"),
     [
-        MistralConfig(sliding_window=8),
-        Qwen2Config(use_sliding_window=True, sliding_window=8, max_window_layers=1),
-        GPTNeoXConfig(),
-        LlamaConfig(attn_implementation="eager"),
+        (MistralConfig, {"sliding_window": 8}),
+        (Qwen2Config, {"use_sliding_window": True, **TWO_KINDS}),
+        (GPTNeoXConfig, {}),
+        (LlamaConfig, {"attn_implementation": "eager"}),
+        (Gemma4TextConfig, {"global_head_dim": 32, "vocab_size_per_layer_input": 320, **TWO_KINDS}),
     ],
-    ids=lambda config: config.model_type,
+    ids=lambda each: getattr(each, "model_type", ""),
 )
-def test_other_architectures_write_what_transformers_would(config: Any, model: Path, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config.update({**sizes, "vocab_size": 320, "max_position_embeddings": CONTEXT, "eos_token_id": 0})
-    config.update({"num_key_value_heads": 1, "head_dim": 16, "initializer_range": 0.2, "bos_token_id": None})
-    if getattr(config, "layer_types", None):
-        config.layer_types = ["full_attention", "sliding_attention"]
+def test_other_architectures_write_what_transformers_would(
+    kind: type[PreTrainedConfig], changes: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    config = kind(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        head_dim=16, vocab_size=320, max_position_embeddings=CONTEXT, initializer_range=0.2, bos_token_id=None,
+        eos_token_id=0, **changes,
+    )  # fmt: skip
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     network = AutoModelForCausalLM.from_pretrained(tmp_path)
