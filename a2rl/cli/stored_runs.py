@@ -130,8 +130,10 @@ def runs(
     found = list_runs(RunDir.all(Settings.load().runs), sort, reverse, **wanted)
     if as_json:
         print_json([{"id": each.run.id, "state": each.state, **each.facts} for each in found])
-    else:
+    elif found:
         show_list(found)
+    else:
+        say("no such runs: `a2rl runs` lists all" if any(wanted.values()) else "no runs yet: `a2rl run` starts one")
 
 
 def report(

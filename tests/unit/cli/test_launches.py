@@ -1,6 +1,7 @@
 """Tests the id of a launch in the list of runs, in MLflow and in the report."""
 
 import json
+import shutil
 import socket
 from collections.abc import Callable
 
@@ -37,6 +38,16 @@ def test_a_damaged_run_is_of_no_launch(
     (two_launches[0].root / "spec.json").write_text("{}")
     printed = CliRunner().invoke(app, ["runs", "--launch", "smoke-2", "--json"])
     assert len(json.loads(printed.stdout.splitlines()[-1])) == 1
+
+
+def test_an_empty_list_of_runs_says_why(
+    settings: Settings, two_launches: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    assert "no such runs: `a2rl runs` lists all" in CliRunner().invoke(app, ["runs", "--launch", "smoke-3"]).output
+    for run in two_launches:
+        shutil.rmtree(run.root)
+    assert "no runs yet: `a2rl run` starts one" in CliRunner().invoke(app, ["runs"]).output
 
 
 @pytest.mark.heavy
