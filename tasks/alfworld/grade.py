@@ -19,9 +19,8 @@ from a2rl.core.errors import UsageError
 from a2rl.sampling import Conversation, Sampler, SamplingParams
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
-from tasks.alfworld.alfred import Game, Play
-from tasks.alfworld.alfred.play import NOTHING_HAPPENS
-from tasks.alfworld.alfred.transcript import THOUGHT, Examples, examples_that_fit, framed, opening, read_command, turn
+from tasks.alfworld.alfred import Game
+from tasks.alfworld.alfred.transcript import Examples, GameEnvironment, examples_that_fit, framed
 from tasks.alfworld.release import GAME
 from tasks.alfworld.task import TASK
 
@@ -81,57 +80,40 @@ def _episode(
     item_id: str, hidden: Path, examples: Examples, limits: Limits, faithful: bool
 ) -> Conversation[ItemResult]:
     """Plays a game from its intro to its end."""
-    kind = ""
+    kind, tokens = "", 0
     try:
         game = Game.load(_file(hidden, item_id))
-        kind, play, log = game.kind, Play(game), _GameLog(item_id, game.kind)
-        text = framed(examples.get(kind, ())) + opening(play.intro)
-        while log.steps < limits.max_steps and not play.won:
+        kind = game.kind
+        play = GameEnvironment(game, framed(examples.get(kind, ())), faithful)
+        text = play.prompt
+        while len(play.commands) < limits.max_steps and not play.done:
             completion = yield text
             if completion.is_cut:
-                return log.result("truncated")
+                return _result(item_id, play, tokens, "truncated")
+            tokens += completion.tokens
             line = completion.text.strip()
-            command = line if faithful else read_command(line)
-            text += turn(line, log.step(play, command, completion.tokens))
-        return log.result("correct" if play.won else "wrong")
+            text += f" {line}\n{play.write(line)}"
+        return _result(item_id, play, tokens)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         return ItemResult(id=item_id, verdict="errored", group=kind, reason=f"the game failed: {error!r}")
 
 
 def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
-    game = Game.load(_file(hidden, item_id))
-    play, log = Play(game), _GameLog(item_id, game.kind)
+    play = GameEnvironment(Game.load(_file(hidden, item_id)))
     for command in commands[: TASK.variant("full").limits.max_steps]:
-        if not play.won:
-            log.step(play, read_command(command), 0)
-    return log.result("correct" if play.won else "wrong")
+        if not play.done:
+            play.write(command)
+    return _result(item_id, play, 0)
 
 
-class _GameLog:
-    """The course of a game, for its result."""
-
-    def __init__(self, item_id: str, kind: str) -> None:
-        self.item_id, self.kind = item_id, kind
-        self.steps = self.invalid = self.tokens = 0
-        self._commands: list[str] = []
-
-    def step(self, play: Play, command: str, tokens: int) -> str:
-        """Carries out a command, and returns the answer."""
-        observation = play.step(command)
-        thought = command.startswith(THOUGHT)
-        self.steps += 1
-        self.tokens += tokens
-        self.invalid += observation == NOTHING_HAPPENS and not thought
-        self._commands.append(command)
-        return "OK." if thought else observation
-
-    def result(self, verdict: Verdict) -> ItemResult:
-        return ItemResult(
-            id=self.item_id,
-            verdict=verdict,
-            value=float(verdict == "correct"),
-            answer="\n".join(self._commands)[:ANSWER_SHOWN],
-            tokens=self.tokens,
-            group=self.kind,
-            measures={"steps": float(self.steps), "invalid share": self.invalid / max(self.steps, 1)},
-        )
+def _result(item_id: str, play: GameEnvironment, tokens: int, cut: Verdict | None = None) -> ItemResult:
+    steps, verdict = len(play.commands), cut or ("correct" if play.done else "wrong")
+    return ItemResult(
+        id=item_id,
+        verdict=verdict,
+        value=float(verdict == "correct"),
+        answer="\n".join(play.commands)[:ANSWER_SHOWN],
+        tokens=tokens,
+        group=play.game.kind,
+        measures={"steps": float(steps), "invalid share": play.invalid / max(steps, 1)},
+    )

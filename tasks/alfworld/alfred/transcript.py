@@ -92,7 +92,7 @@ def opening(intro: str) -> str:
 
 def turn(command: str, observation: str) -> str:
     """Returns what a command and its answer add to the prompt."""
-    return f" {command}\n{_without_location(observation)}{_PROMPT}"
+    return f" {command}\n{observation}{_PROMPT}"
 
 
 def transcript(intro: str, turns: Iterable[tuple[str, str]]) -> str:
@@ -100,25 +100,25 @@ def transcript(intro: str, turns: Iterable[tuple[str, str]]) -> str:
     return (opening(intro) + "".join(turn(*pair) for pair in turns)).removesuffix(_PROMPT)
 
 
-def _without_location(observation: str) -> str:
-    """Like `process_ob` of ReAct; current games say "You arrive at desk 1." and are left as they are."""
-    return observation.partition(". ")[2] if observation.startswith("You arrive at loc ") else observation
-
-
 class GameEnvironment:
     """A game as an environment; see `episodes.Environment`."""
 
-    def __init__(self, game: Game, before: str = "") -> None:
+    def __init__(self, game: Game, before: str = "", faithful: bool = False) -> None:
         """Opens a game.
 
         Args:
             before: What the model reads first, such as `framed` examples.
+            faithful: Whether a line must be a command as it stands, as in the reference.
         """
         self.game, self.play = game, Play(game)
         self.prompt = before + opening(self.play.intro)
+        self.commands: list[str] = []
+        """The commands so far, without what `read_command` leaves out."""
         self.invalid = 0
+        """How many of them had no effect."""
         self.states: list[Hashable] = []
         """The state before each turn."""
+        self._faithful = faithful
 
     @property
     def done(self) -> bool:
@@ -131,8 +131,12 @@ class GameEnvironment:
         return float(self.play.won)
 
     def write(self, line: str) -> str:
-        """Carries out a command, and returns what follows it in the prompt."""
+        """Carries out a command, and returns what follows it in the prompt. A thought is answered "OK."."""
+        command = line.strip() if self._faithful else read_command(line)
+        self.commands.append(command)
         self.states.append(self.play.state)
-        observation = self.play.step(read_command(line))
+        observation = self.play.step(command)
+        if command.startswith(THOUGHT):
+            observation = "OK."
         self.invalid += observation == NOTHING_HAPPENS
-        return observation + ("" if self.play.won else "\n>")
+        return observation + ("" if self.done else _PROMPT)

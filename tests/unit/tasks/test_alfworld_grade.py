@@ -13,7 +13,7 @@ from tasks.alfworld import grade as grader
 from tasks.alfworld import mini
 from tasks.alfworld.alfred import Expert, Game, Play
 from tasks.alfworld.alfred.problem import KINDS
-from tasks.alfworld.alfred.transcript import framed, opening
+from tasks.alfworld.alfred.transcript import GameEnvironment, framed, opening
 from tasks.alfworld.prompts import faithful, repaired
 from tests.fake_sampler import FakeSampler
 
@@ -74,6 +74,12 @@ def test_a_thought_is_answered_ok_and_is_a_valid_step(hidden: Path) -> None:
     [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], Limits(max_new_tokens=9, max_steps=3), OPTIONS)
     assert item.measures == {"steps": 3, "invalid share": 0}
     assert str(sampler.asked[-1]).endswith("> think: where am I?\nOK.\n> think: where am I?\nOK.\n>")
+
+
+def test_a_game_for_training_answers_as_the_grader_does(hidden: Path) -> None:
+    game = GameEnvironment(Game.load(hidden / "games" / grader.item_ids(hidden)[0] / "game.tw-pddl"))
+    assert (game.write("Think: where am I?"), game.write(" fly"), game.invalid) == ("OK.\n>", "Nothing happens.\n>", 1)
+    assert game.commands == ["think: where am I?", "fly"]
 
 
 def test_the_prompt_is_the_intro_without_its_welcome(hidden: Path) -> None:

@@ -147,9 +147,6 @@ def test_an_expert_needs_few_steps(train: list[Household], evaluation: list[Hous
 def test_the_prompt_is_the_one_of_react() -> None:
     assert opening(INTRO) == "You are in the middle of a room.\nYour task is to: put a mug in desk.\n>"
     assert turn("go to desk 1", "You arrive at desk 1.") == " go to desk 1\nYou arrive at desk 1.\n>"
-    assert turn("look", "You arrive at loc 3. On the desk 1, you see nothing.") == (
-        " look\nOn the desk 1, you see nothing.\n>"
-    )
     assert transcript(INTRO, [("look", "A."), ("help", "B.")]).endswith("desk.\n> look\nA.\n> help\nB.")
 
 
