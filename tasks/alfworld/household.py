@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tasks.alfworld.alfred.problem import Kind
+from tasks.alfworld.alfred.problem import SHAPES, Kind
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def problem(household: Household) -> str:
             ")",
             "(:goal",
             "    (and",
-            *_indented(_goal(household).splitlines(), 8),
+            *_indented([_goal(household)], 8),
             "    )",
             ")",
             ")",
@@ -274,72 +274,5 @@ def _indented(lines: Iterable[str], by: int = 4) -> Iterator[str]:
 
 def _goal(household: Household) -> str:
     thing, place = household.pair
-    if verb := VERBS.get(household.kind):
-        treated = {"clean": "isClean", "heat": "isHot", "cool": "isCool"}[verb]
-        return _TREATED_GOAL.format(thing=thing, place=place, able=_PREDICATES[verb], treated=treated)
-    return _GOALS[household.kind].format(thing=thing, place=place)
-
-
-_GOALS: dict[Kind, str] = {
-    "pick_and_place_simple": """\
-(exists (?r - receptacle)
-    (exists (?o - object)
-        (and
-            (inReceptacle ?o ?r)
-            (objectType ?o {thing}Type)
-            (receptacleType ?r {place}Type)
-        )
-    )
-)""",
-    "look_at_obj_in_light": """\
-(exists (?ot - object
-         ?r - receptacle
-         ?a - agent
-         ?l - location)
-    (and
-        (objectType ?ot DeskLampType)
-        (toggleable ?ot)
-        (isToggled ?ot)
-        (receptacleAtLocation ?r ?l)
-        (atLocation ?a ?l)
-        (inReceptacle ?ot ?r)
-    )
-)
-(exists (?o - object
-         ?a - agent)
-    (and
-        (objectType ?o {thing}Type)
-        (holds ?a ?o)
-    )
-)""",
-    "pick_two_obj_and_place": """\
-(exists (?r - receptacle)
-    (exists (?o1 - object)
-        (and
-            (objectType ?o1 {thing}Type)
-            (receptacleType ?r {place}Type)
-            (inReceptacle ?o1 ?r)
-            (exists (?o2 - object)
-                (and
-                    (not (= ?o1 ?o2))
-                    (objectType ?o2 {thing}Type)
-                    (receptacleType ?r {place}Type)
-                    (inReceptacle ?o2 ?r)
-                )
-            )
-        )
-    )
-)""",
-}
-_TREATED_GOAL = """\
-(exists (?r - receptacle)
-    (exists (?o - object)
-        (and
-            ({able} ?o)
-            (objectType ?o {thing}Type)
-            (receptacleType ?r {place}Type)
-            ({treated} ?o)
-            (inReceptacle ?o ?r)
-        )
-    )
-)"""
+    target = "DeskLamp" if household.kind == "look_at_obj_in_light" else place
+    return SHAPES[household.kind].replace("OBJECT", f"{thing}Type").replace("TARGET", f"{target}Type")

@@ -110,7 +110,7 @@ def _place_shape(able: str, state: str) -> str:
     )
 
 
-_SHAPES: dict[Kind, str] = {
+SHAPES: dict[Kind, str] = {
     "pick_and_place_simple": (
         "(exists(?r - receptacle)(exists(?o - object)"
         "(and(inreceptacle ?o ?r)(objecttype ?o OBJECT)(receptacletype ?r TARGET))))"
@@ -129,6 +129,7 @@ _SHAPES: dict[Kind, str] = {
         "(receptacletype ?r TARGET)(inreceptacle ?o2 ?r))))))"
     ),
 }
+"""The goal of each kind, without spaces; OBJECT and TARGET stand for the types of the thing and of where it belongs."""
 
 
 def _goal(text: str) -> GoalShape:
@@ -138,7 +139,7 @@ def _goal(text: str) -> GoalShape:
     if object_types:
         # The lamp comes first where one looks, and no receptacle is named.
         wanted, target = object_types[-1], (receptacle_types or object_types)[0]
-        for kind, shape in _SHAPES.items():
+        for kind, shape in SHAPES.items():
             if goal == f"(and{shape.replace('OBJECT', wanted).replace('TARGET', target)})":
                 return GoalShape(kind, wanted, target)
     raise UnsupportedGameError(f"the goal has none of the {len(KINDS)} known shapes")
