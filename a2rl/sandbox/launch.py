@@ -42,6 +42,8 @@ ALONE = ("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-tr
 TMP = Path("/tmp")
 OWN = ("proc", "dev")
 """Top-level folders that are created inside instead of being mounted from the machine."""
+IMPORTED = ("__init__.py", "linux", "sandbox")
+"""What this program imports of a2rl. With bwrap, the agent can read it where there is no Landlock to hide it."""
 START = (
     "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); from a2rl.sandbox.launch import main; "
     "sys.path.remove(root); main(*sys.argv[1:])"
@@ -57,8 +59,8 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
         confinement: What the agent may access.
         env: The agent's environment; links that it names in /tmp are recreated inside.
     """
-    library = str(Path(a2rl.__file__).parent)  # for the launcher; Landlock then hides it from the agent
-    binds = [("--ro-bind", path) for path in (*confinement.read, library)]
+    package = Path(a2rl.__file__).parent
+    binds = [("--ro-bind", path) for path in (*confinement.read, *(str(package / name) for name in IMPORTED))]
     binds += [("--bind", path) for path in confinement.write]
     # Not Path.exists, which raises for paths in a folder that this user may not enter.
     binds = [(kind, path) for kind, path in binds if Path(path).parts[1] not in OWN and os.path.exists(path)]  # noqa: PTH110

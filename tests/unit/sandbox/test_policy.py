@@ -1,5 +1,7 @@
 """Tests what an agent may read of a folder that contains what it must not read, such as an environment with a2rl."""
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +9,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import a2rl
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.sandbox.command import Confinement
 from a2rl.sandbox.isolation import SandboxKind
+from a2rl.sandbox.launch import bwrap_command
 from a2rl.sandbox.selection import select_sandbox, try_in_sandbox
 
 LOOK = """
@@ -45,6 +50,22 @@ def test_all_but_the_project_is_open_in_a_folder_above_it(
     assert ended.output.splitlines() == [
         "package/module open", "link/module open", *(f"{name} closed" for name in names[2:]), "listed True",
     ]  # fmt: skip
+
+
+def test_in_bwrap_there_is_only_what_the_launcher_imports(tmp_path: Path) -> None:
+    """The agent can read that where the kernel has no Landlock; the generators of the mini data are elsewhere."""
+    package = Path(a2rl.__file__).parent
+    command = bwrap_command(Confinement((), (), (), (), (), "", bwrap="/usr/bin/bwrap"), "/", {})
+    bound = {path for path in command if Path(path).is_relative_to(package)}
+    assert bound == {str(package / name) for name in ("__init__.py", "linux", "sandbox")}
+    (copy := tmp_path / "a2rl").mkdir()
+    shutil.copyfile(package / "__init__.py", copy / "__init__.py")
+    for name in ("linux", "sandbox"):
+        shutil.copytree(package / name, copy / name)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from a2rl.sandbox import launch; print(launch.__file__)"
+    start = [sys.executable, "-I", "-S", "-c", program, str(tmp_path)]
+    done = subprocess.run(start, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(copy / "sandbox/launch.py"), done.stderr
 
 
 @pytest.fixture
