@@ -35,8 +35,7 @@ class State(NamedTuple):
 
     commit: str
     at: float
-    """Unix time, in whole seconds."""
-    message: str
+    """Unix time, in whole seconds; 0 if it is no number, as in a history that somebody else made."""
 
 
 class RecordedFile(NamedTuple):
@@ -52,9 +51,8 @@ class RecordedFile(NamedTuple):
 
 def states(repository: Path) -> list[State]:
     """Returns the recorded states, oldest first; empty if there are none or git cannot read them."""
-    lines = _git(repository, "log", "--reverse", "--format=%H %ct %s", CODE).decode("utf-8", "replace").splitlines()
-    found = (line.split(" ", 2) for line in lines)
-    return [State(commit, float(at), "".join(message)) for commit, at, *message in found]
+    lines = _git(repository, "log", "--reverse", "--format=%H %ct", CODE).decode().splitlines()
+    return [State(commit, float(at or 0)) for commit, _, at in (line.partition(" ") for line in lines)]
 
 
 def code_at(repository: Path, commit: str) -> dict[str, str]:

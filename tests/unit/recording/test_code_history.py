@@ -15,7 +15,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.locks import file_lock
 from a2rl.recording import code_history, code_reading
 from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, commits, snapshot_code
-from a2rl.recording.code_reading import changed_copies, code_diff
+from a2rl.recording.code_reading import State, changed_copies, code_diff, states
 from tests.as_nobody import as_nobody, folder_of_nobody
 
 
@@ -306,6 +306,22 @@ def test_a_small_history_of_billions_of_files_fills_no_memory(
     _git(repository_of_run, "update-ref", "refs/heads/main", commit)
     assert changed_copies(repository_of_run) == []
     assert code_diff(repository_of_run, None, commit) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "at"),
+    [("9 +0000\n\na\u2028b", 9.0), ("9 +0000\n\na\x1cb\x85c", 9.0), ("\n\nno date", 0.0), ("now +0000\n\n", 0.0)],
+)
+def test_states_are_read_whatever_somebody_else_committed(repository_of_run: Path, written: str, at: float) -> None:
+    repository_of_run.mkdir(parents=True)
+    git(repository_of_run, "init", "--quiet", "--template=", "--initial-branch=main")
+    tree, who = git(repository_of_run, "hash-object", "-t", "tree", "-w", os.devnull), "a <a@b>"
+    (commit := repository_of_run.with_name("commit")).write_text(
+        f"tree {tree}\nauthor {who} 9 +0000\ncommitter {who} {written}", encoding="utf-8"
+    )
+    name = git(repository_of_run, "hash-object", "-t", "commit", "-w", "--literally", str(commit))
+    git(repository_of_run, "update-ref", "refs/heads/main", name)
+    assert states(repository_of_run) == [State(name, at)]
 
 
 def test_a_history_without_copies_has_none_that_differ(code: Path, repository_of_run: Path) -> None:
