@@ -20,14 +20,15 @@ from a2rl.core.files import machine_failure
 from a2rl.core.processes import KILL_TIMEOUT_S, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.orphans import MARKER, ProcessTrace, end_orphans, end_traced_processes
-from a2rl.linux.process_tree import children, send_signal
+from a2rl.linux.process_tree import children, descendants, send_signal
 from a2rl.sandbox.command import AgentCommand, AgentExit, LineWriter
 
 END_TIMEOUT_S = 20.0
 """How long the supervisor may take to end an agent. After that, its guard takes over and gets TAKE_OVER_S."""
 PIPE_BYTES = 1 << 20
 """Pipe size, large enough that a command with a long environment can be written at once."""
-START_S = 2.0
+START_S = 30.0
+"""How long the supervisor may take to start its two processes, on a machine that is busy."""
 TAKE_OVER_S = 15.0
 
 
@@ -70,8 +71,8 @@ class AgentProcess:
         """The pid of the process whose only descendants are the agent's; waits up to START_S until it exists."""
         deadline = time.monotonic() + START_S
         while self.is_running and time.monotonic() < deadline:
-            if found := children(self.pid):
-                return found[0]
+            if child := next(descendants(self.pid), None):
+                return child
             time.sleep(0.005)
         return self.pid
 

@@ -13,6 +13,8 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.linux.orphans import MARKER
+from a2rl.linux.process_tree import children
+from a2rl.sandbox import process as process_module
 from a2rl.sandbox.agent_log import FULL, keep_log
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
@@ -140,6 +142,15 @@ def test_killing_the_pipeline_ends_the_agent_and_all_it_started(
         kill(pipeline.pid)
         pipeline.wait()
     wait_for(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_the_agents_root_is_found_however_slow_the_machine_is(
+    start: Callable[..., AgentProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "import runpy, time; time.sleep(2.5); runpy.run_module('a2rl.sandbox.supervisor', run_name='__main__')"
+    monkeypatch.setattr(process_module, "module_command", lambda module: [sys.executable, "-P", "-c", slow])
+    with start("sleep", "60") as process:
+        assert process.root in children(process.pid)
 
 
 @pytest.mark.parametrize(
