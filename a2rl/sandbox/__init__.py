@@ -18,9 +18,9 @@ These layers need neither root nor an installation. They also hold if the agent 
 
 If the machine supports more (selection.py finds out), the agent also gets its own /dev/shm and terminals, its own
 process table (namespaces.py), and, if the pipeline runs as root, its own user (users.py). The folders above that user's
-files are made accessible, and the other contents of those folders are hidden. If the agent shares /dev/shm with other
-programs, the files that it leaves there are removed (storage.py). With bwrap (launch.py), the agent also has its own
-file system.
+files are made accessible, and the other contents of those folders are hidden. If an agent with its own user shares
+/dev/shm with other programs, the files that it leaves there are removed (storage.py). With bwrap (launch.py), the agent
+also has its own file system.
 
 No library: bubblewrap (bwrap) and Landlock enforce the confinement. Our own code needs no installation and works in
 containers, where bwrap mostly does not. README.md, "What an agent can do", describes the limits of this protection.

@@ -8,13 +8,8 @@ The walk uses paths, not descriptors. a2rl/linux/untrusted_folder.py uses descri
 (0.10 s instead of 0.07 s for 20,000 files) and reports neither blocks nor inodes. Paths are safe here, because only the
 sizes of files are read: an agent that replaces a folder by a link during the walk changes only its own measured usage.
 
-    memory = SharedMemory.before(user, shared=True)
-    ... the agent runs and ends ...
-    left = memory.sweep()
-
-If an agent shares /dev/shm with other programs, `sweep` finds regular files that belong to the agent's user, did not
-exist before, and are not in use. It removes them if the agent has a user of its own. Otherwise, it only reports them:
-nothing distinguishes them from files that other programs of the same user created in the meantime.
+If an agent with a user of its own shares /dev/shm with other programs, `remove_left_files` removes what it leaves
+there. Without such a user it stays: nothing distinguishes it from files of other programs of the same user.
 Standard library only: the supervisor imports this module.
 """
 
@@ -38,6 +33,8 @@ MEASURE_TIMEOUT_S = 5.0
 PAUSE_FACTOR = 50
 """The pause after a measurement, in multiples of the time that it took, unless the disk fills up."""
 PLACE = Path("/dev/shm")
+MAX_NOTED = 100
+"""Left files that are named in the agent's log."""
 
 
 SHARED_MEMORY = (b"/dev/", b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/[aio]", b"/drm mm object")
@@ -171,86 +168,20 @@ def _removed_maps(pid: int) -> Iterator[str]:
                 yield f"/proc/{pid}/map_files/{place.decode()}"
 
 
-class LeftFile(NamedTuple):
-    """A file that an agent left."""
+def remove_left_files(user: int, log: Path, place: Path = PLACE) -> None:
+    """Removes the files in /dev/shm of an agent that has ended, and notes them in its log.
 
-    name: str
-    """The name, made printable."""
-    size: int
-    is_removed: bool
-
-
-class SharedMemory(NamedTuple):
-    """The files that existed before an agent started."""
-
-    user: int
-    known: frozenset[int]
-    """Inodes."""
-    shared: bool
-
-    @classmethod
-    def before(cls, user: int, *, shared: bool, place: Path = PLACE) -> "SharedMemory":
-        """Records the existing files.
-
-        Args:
-            shared: Whether the agent uses the machine's /dev/shm; otherwise, there is nothing to do.
-        """
-        return cls(user, frozenset(found for _, found, _ in _files(place, user)) if shared else frozenset(), shared)
-
-    def sweep(self, place: Path = PLACE) -> list[LeftFile]:
-        """Finds the files that the agent left, and removes them if only the agent can have made them."""
-        if not self.shared:
-            return []
-        is_alone = self.user != os.geteuid()
-        candidates = [(name, found, size) for name, found, size in _files(place, self.user) if found not in self.known]
-        used, left = _in_use(place) if candidates else set(), []
-        for name, found, size in candidates:
-            if found not in used:
-                with contextlib.suppress(OSError):
-                    if is_alone:
-                        (place / name).unlink()
-                    left.append(LeftFile(ascii(name)[1:-1], size, is_alone))
-        return left
-
-
-def log_left_files(left: list[LeftFile], log: Path) -> None:
-    """Writes a line for each file to the agent's log."""
-    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
-        for name, size, is_removed in left[:100]:
-            what = "left in /dev/shm and removed" if is_removed else "new in /dev/shm, perhaps of another program"
-            file.write(f"[a2rl: {what}: {printable(scrub(name))}, {size} bytes]\n")
-
-
-def _files(place: Path, user: int) -> Iterator[tuple[str, int, int]]:
+    Args:
+        user: The agent's own user. All of its regular files are the agent's, because nobody else has this user.
+    """
+    removed = []
     with contextlib.suppress(OSError), os.scandir(place) as entries:
-        for entry in entries:
+        for entry in list(entries):
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode) and status.st_uid == user:
-                    yield entry.name, status.st_ino, status.st_size
-
-
-def _in_use(place: Path) -> set[int]:
-    """Returns the inodes of files that processes have open or mapped there, as far as they can be inspected."""
-    found: set[int] = set()
-    with contextlib.suppress(OSError):
-        device = place.stat().st_dev
-        for name in os.listdir("/proc"):  # noqa: PTH208 - names alone
-            if name.isdigit():
-                found.update(_files_of(name, device))
-    return found
-
-
-def _files_of(pid: str, device: int) -> Iterator[int]:
-    mark = f"{os.major(device):02x}:{os.minor(device):02x}".encode()
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:  # noqa: PTH123
-        for line in maps:
-            fields = line.split(maxsplit=5)
-            if fields[3] == mark:
-                yield int(fields[4])
-    with contextlib.suppress(OSError):
-        for each in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                status = os.stat(f"/proc/{pid}/fd/{each}")  # noqa: PTH116
-                if status.st_dev == device:
-                    yield status.st_ino
+                    os.unlink(entry)  # noqa: PTH108 - names of any kind
+                    removed.append((entry.name, status.st_size))
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+        for name, size in removed[:MAX_NOTED]:
+            file.write(f"[a2rl: left in /dev/shm and removed: {printable(scrub(name))}, {size} bytes]\n")

@@ -38,7 +38,7 @@ from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
 from a2rl.sandbox.command import AgentCommand, AgentExit, LineReader, LineWriter
 from a2rl.sandbox.launch import Launch, NotConfinedError
-from a2rl.sandbox.storage import DiskWatch, SharedMemory, log_left_files
+from a2rl.sandbox.storage import DiskWatch, remove_left_files
 
 OUTPUT_TIMEOUT_S = 5.0
 GRACE_S = 2.0
@@ -150,14 +150,12 @@ def guard(command: AgentCommand, inbox: FileIO) -> None:
     terminator = Terminator(ControlGroup.make(f"a2rl-{os.urandom(6).hex()}"), _encloses(command))
     if command.trace:
         ProcessTrace.begin(command.env.get(MARKER, ""), terminator.group).write(Path(command.trace))
-    memory = _shared_memory(command)
     watched, watching = os.pipe()
     if not (child := os.fork()):
         os.close(watching)
         tree.become_subreaper()
         own = terminator._replace(enclosed=_encloses(command))
         ended = Supervision(command, inbox.fileno(), own, watched, files).run()
-        log_left_files(memory.sweep(), Path(command.log))
         _report(command, ended)
         os._exit(0)
     os.close(watched)
@@ -165,7 +163,6 @@ def guard(command: AgentCommand, inbox: FileIO) -> None:
     _, status = os.waitpid(child, 0)
     if status:
         ending = terminator.end(grace_s=0)
-        log_left_files(memory.sweep(), Path(command.log))
         _report(command, AgentExit(-signal.SIGKILL, "", ending.killed, survivors=ending.survivors, lost=True))
 
 
@@ -180,14 +177,11 @@ def _encloses(command: AgentCommand) -> bool:
     return limits is not None and not (limits.bwrap or limits.devices or limits.processes) and tree.enter_signal_scope()
 
 
-def _shared_memory(command: AgentCommand) -> SharedMemory:
-    """Records the machine's /dev/shm if the agent does not have its own."""
-    limits = command.confinement
-    shared = limits is not None and not (limits.devices or limits.bwrap)
-    return SharedMemory.before((limits.user if limits else 0) or os.geteuid(), shared=shared)
-
-
 def _report(command: AgentCommand, ended: AgentExit) -> None:
+    """Cleans up and tells the pipeline how the agent ended."""
+    limits = command.confinement
+    if limits is not None and limits.user and not (limits.devices or limits.bwrap):
+        remove_left_files(limits.user, Path(command.log))
     if command.trace and not ended.survivors:
         with contextlib.suppress(OSError):
             Path(command.trace).unlink()
