@@ -8,11 +8,8 @@ docs/paper-preset.md), or `summary.md` and `summary.jsonl` in `reports/` (bench/
 shown as the agent's claims, and decide nothing.
 """
 
-import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.transcripts import Agent as AtifAgent
@@ -90,26 +87,6 @@ MAX_BYTES = 256 << 10
 """What is kept of each file."""
 MAX_KEPT_BYTES = 4 * MAX_BYTES
 """What is read again: in place of a byte that is no text stand three, and the run may be somebody else's."""
-COLUMNS = (
-    "iteration", "timestamp", "duration_s", "status", "exit_code", "score", "improvement", "train_type", "failure_type",
-)  # fmt: skip
-"""The fields of a line that the reference asks for; others are not shown."""
-MAX_ROWS = 200
-MAX_LINE = 4_000
-"""Characters of a line that is parsed; a longer one is not."""
-MAX_CELL = 80
-"""Characters of a value that are shown."""
-
-
-class AgentSummary(NamedTuple):
-    """What an agent wrote about its run."""
-
-    texts: dict[str, str]
-    """The Markdown files by path, as they are."""
-    rows: list[list[str]]
-    """The lines of the JSON files, a cell for each of `COLUMNS`."""
-    unread: int
-    """Lines that are not shown: no JSON object, too long, or beyond the limit."""
 
 
 def keep_summary(run: RunDir) -> None:
@@ -121,14 +98,9 @@ def keep_summary(run: RunDir) -> None:
                 write_atomically(run.root / "claims" / path, found.decode("utf-8", "replace"))
 
 
-def read_summary(run: RunDir) -> AgentSummary:
-    """Returns what was kept; nothing if the agent wrote no summary."""
-    found = {path: text for path in PATHS if (text := _kept(run, path)).strip()}
-    lines = [line for path, text in found.items() if path.endswith("l") for line in text.split("\n") if line.strip()]
-    rows = list(_rows(lines[:MAX_ROWS]))
-    return AgentSummary(
-        {path: text for path, text in found.items() if path.endswith("d")}, rows, len(lines) - len(rows)
-    )
+def read_summary(run: RunDir) -> dict[str, str]:
+    """Returns what was kept, by path; nothing if the agent wrote no summary."""
+    return {path: text for path in PATHS if (text := _kept(run, path)).strip()}
 
 
 def _kept(run: RunDir, path: str) -> str:
@@ -137,14 +109,3 @@ def _kept(run: RunDir, path: str) -> str:
             return file.read(MAX_KEPT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
-
-
-def _rows(lines: list[str]) -> Iterator[list[str]]:
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            if len(line) <= MAX_LINE and isinstance(row := json.loads(line), dict):
-                yield [_cell(row.get(name)) for name in COLUMNS]
-
-
-def _cell(value: object) -> str:
-    return str(value)[:MAX_CELL] if isinstance(value, str | int | float) else ""

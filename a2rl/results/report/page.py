@@ -15,7 +15,7 @@ from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_message, receive_keys, register_run_secrets
-from a2rl.recording.trajectory import COLUMNS, read_summary
+from a2rl.recording.trajectory import read_summary
 from a2rl.results.comparability import comparability
 from a2rl.results.report.data import RunReport, gather, need_baseline, story, verdict_in_words
 from a2rl.results.report.tables import (
@@ -140,7 +140,6 @@ def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, An
         "remarks": remarks(executed, run.spec.driver, agent.calls_llm),
         "changes": code_changes(run.code, entries),
         "claims": read_summary(run),
-        "claim_columns": COLUMNS,
         "steps": steps,
         "time_line": time_line(run, entries, steps),
         "marks": steps.marks[:MAX_MARKS] if steps else [],

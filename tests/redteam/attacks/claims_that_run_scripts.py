@@ -18,7 +18,7 @@ def attack(scene):
     Path("summary.md").write_text(f"# {BAD}\n")
     Path("reports/summary.md").write_text(BAD)
     lines = [{"iteration": BAD, "status": BAD, "score": 1e308, "train_type": BAD, BAD: BAD}, {"iteration": [BAD]}]
-    Path("reports/summary.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path("reports/summary.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + BAD)
 
 
 def held(after):
@@ -34,7 +34,7 @@ def held(after):
         run = simulate_run(settings, 1, skill=0.9)
         keep_summary(after.run)
         (after.run.root / "claims").rename(run.root / "claims")
-        if not read_summary(run).texts:
+        if len(read_summary(run)) < 3:
             return "nothing of it was kept"
         write_report(run, settings)
         page = run.report.read_text()

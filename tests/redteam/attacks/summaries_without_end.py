@@ -1,6 +1,6 @@
 """Writes summaries of its run that are endless, pipes, links to hidden files, or bombs of lines.
 
-Only the beginnings of regular files of its own are kept, and of their lines a limited number.
+Only the beginnings of regular files of its own are kept.
 """
 
 import json
@@ -25,17 +25,12 @@ def attack(scene):
 
 
 def held(after):
-    from a2rl.recording.trajectory import MAX_BYTES, MAX_ROWS, keep_summary, read_summary
+    from a2rl.recording.trajectory import MAX_BYTES, keep_summary, read_summary
     from tests.redteam.look import slow
 
     if late := slow(5, lambda: keep_summary(after.run), lambda: read_summary(after.run)):
         return late
-    found = read_summary(after.run)
-    if "reports/summary.md" in found.texts:
+    if "reports/summary.md" in read_summary(after.run):
         return "it was shown a hidden file"
     kept = sum(path.stat().st_size for path in (after.run.root / "claims").rglob("*.*"))
-    return (
-        f"{kept} bytes and {len(found.rows)} rows are kept"
-        if kept > 4 * MAX_BYTES or len(found.rows) > MAX_ROWS
-        else ""
-    )
+    return f"{kept} bytes are kept" if kept > 4 * MAX_BYTES else ""

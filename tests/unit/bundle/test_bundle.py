@@ -99,9 +99,9 @@ def test_a_run_that_failed_in_its_setup_can_be_bundled(tmp_path: Path, given: Gi
 
 def test_what_an_agent_says_is_read_whatever_bytes_it_has(given: Given) -> None:
     with opened(given.bundle, given.settings) as theirs:
-        assert list(read_summary(theirs.run).texts) == ["summary.md"]
+        assert list(read_summary(theirs.run)) == ["summary.md"]
         (theirs.run.root / "claims" / "summary.md").write_bytes(b"\xff" * (8 << 20))
-        assert len(read_summary(theirs.run).texts["summary.md"]) <= 1 << 20
+        assert len(read_summary(theirs.run)["summary.md"]) <= 1 << 20
 
 
 def test_a_bundle_without_weights_says_what_is_not_checked(tmp_path: Path, given: Given) -> None:

@@ -6,17 +6,9 @@ from pathlib import Path
 
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.recording.trajectory import COLUMNS, MAX_BYTES, MAX_ROWS, keep_summary, read_summary
+from a2rl.recording.trajectory import MAX_BYTES, keep_summary, read_summary
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
-
-LINE = {
-    "iteration": 3,
-    "status": "success",
-    "score": 65.0,
-    "train_type": "GRPO",
-    "why": "long texts do not belong here",
-}
 
 
 def wrote(run: RunDir, path: str, text: str) -> None:
@@ -26,17 +18,16 @@ def wrote(run: RunDir, path: str, text: str) -> None:
 
 def test_the_summaries_are_kept_and_shown_as_claims(run: RunDir, settings: Settings) -> None:
     wrote(run, "reports/summary.md", "# Summary\n<script>alert(1)</script> I scored 100 \u202e points")
-    wrote(run, "reports/summary.jsonl", json.dumps(LINE) + "\n\nnot JSON\n[1]\n")
+    wrote(run, "reports/summary.jsonl", json.dumps({"iteration": 3, "status": "<b>success"}) + "\n\nnot JSON\n")
     keep_summary(run)
     (run.workspace / "reports/summary.md").write_text("changed later")
-    assert read_summary(run).unread == 2
-    assert read_summary(run).rows == [["3", "", "", "success", "", "65.0", "", "GRPO", ""]]
+    assert list(read_summary(run)) == ["reports/summary.md", "reports/summary.jsonl"]
     write_report(run, settings)
     page = run.report.read_text()
     assert "The agent's own claims" in page
     assert "nothing in it was checked" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; I scored 100 \\u202e points" in page
-    assert "2 lines are not shown" in page
+    assert "&#34;status&#34;: &#34;&lt;b&gt;success&#34;}\n\nnot JSON" in page
 
 
 def test_without_a_summary_nothing_is_said(run: RunDir, settings: Settings) -> None:
@@ -52,32 +43,28 @@ def test_links_pipes_and_folders_are_not_read(run: RunDir, tmp_path: Path) -> No
     (tmp_path / "summary.md").write_text("hidden")
     os.mkfifo(run.workspace / "summary.jsonl")
     keep_summary(run)
-    assert read_summary(run) == ({}, [], 0)
+    assert read_summary(run) == {}
     (run.workspace / "summary.md").unlink()
     (run.workspace / "summary.md").mkdir()
     keep_summary(run)
-    assert read_summary(run) == ({}, [], 0)
+    assert read_summary(run) == {}
 
 
 def test_a_hard_link_to_a_file_of_others_is_not_read(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "secret.md").write_text("hidden")
     os.link(tmp_path / "secret.md", run.workspace / "summary.md")
     keep_summary(run)
-    assert read_summary(run).texts == {}
+    assert read_summary(run) == {}
 
 
-def test_what_is_endless_deep_or_long_has_limits(run: RunDir) -> None:
+def test_what_is_endless_has_limits(run: RunDir, settings: Settings) -> None:
     with (run.workspace / "summary.md").open("wb") as file:
         file.truncate(1 << 40)
-    deep = "[" * 3_000
-    lines = [deep, '{"score": ' + "9" * 3_900 + "}", *(json.dumps({"status": "x" * size}) for size in (3_900, 9_000))]
-    wrote(run, "summary.jsonl", "\n".join([*lines, *[json.dumps(LINE)] * (2 * MAX_ROWS)]))
+    wrote(run, "summary.jsonl", "long line " * 1_000_000)
     keep_summary(run)
-    found = read_summary(run)
-    assert len(found.rows) == MAX_ROWS - 2
-    assert len(found.rows) + found.unread == len(lines) + 2 * MAX_ROWS
-    assert all(len(row) == len(COLUMNS) and max(map(len, row)) <= 80 for row in found.rows)
-    assert (run.root / "claims/summary.md").stat().st_size == MAX_BYTES
+    assert {(run.root / "claims" / path).stat().st_size for path in ("summary.md", "summary.jsonl")} == {MAX_BYTES}
+    write_report(run, settings)
+    assert run.report.read_text().count("long line") <= 1_000
 
 
 def test_bytes_that_are_no_text_and_keys_are_not_kept(run: RunDir) -> None:
