@@ -13,23 +13,21 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import StrictModel
-from a2rl.core.processes import child_environment, module_command
+from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 
 CPU = "cpu"
 """The device of what uses no GPU."""
 ANSWER_TIMEOUT_S = 30.0
 """The driver needs a few seconds for its first answer on a large machine that does not keep it loaded."""
-END_TIMEOUT_S = 1.0
 DRIVER_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """The driver's own device files; the second one is that of WSL."""
 SMI = "nvidia-smi"
@@ -82,10 +80,13 @@ def find_gpus(settings: Settings) -> Inventory:
     has_driver = any(node.exists() for node in DRIVER_NODES)
     if not has_driver and shutil.which(SMI, path=settings.environ.get("PATH")) is None:
         return Inventory()
-    said = _ask(module_command("a2rl.linux.nvml"), settings)
-    if said is None:
-        return Inventory(problem="NVIDIA's driver does not answer: restart the machine")
-    last = (said.strip().splitlines() or ["it says nothing"])[-1]
+    try:
+        read = read_apart("a2rl.linux.nvml", (), settings, "", ANSWER_TIMEOUT_S)
+    except OSError as error:
+        return Inventory(problem=f"NVIDIA's driver cannot be asked: {error}")
+    if read.problem:
+        return Inventory(problem=f"NVIDIA's driver does not answer ({read.problem}): restart the machine")
+    last = (read.output.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[-1]
     with suppress(ValueError, KeyError, TypeError):
         told = json.loads(last)
         if "why_none" in told:
@@ -162,31 +163,6 @@ def _named_by(entry: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 def _means_none(named: str) -> bool:
     """Whether no device is named, so that nothing has to be known about the machine to say so."""
     return named.split(",", maxsplit=1)[0].strip().lower() in NONE_MEANT
-
-
-def _ask(command: Sequence[str], settings: Settings) -> str | None:
-    """Returns what a program prints; None if it does not end in time. What it does after that is not waited for."""
-    environment: dict[str, Any] = {**child_environment(settings), "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except OSError as error:
-        return f"{command[0]} cannot be run: {error.strerror}"
-    try:
-        return process.communicate(timeout=ANSWER_TIMEOUT_S)[0]
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):  # a process that waits for the driver cannot be killed
-            process.communicate(timeout=END_TIMEOUT_S)
-        return None
 
 
 class Hardware(StrictModel):

@@ -86,6 +86,12 @@ def test_a_driver_that_hangs_is_not_waited_for(settings: Settings, monkeypatch: 
     assert "does not answer" in found.problem
 
 
+def test_an_answer_that_breaks_off_is_a_problem(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "DRIVER_NODES", (Path("/dev/null"),))
+    (settings.root / "pynvml.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
+    assert "its process ended with status -11" in find_gpus(settings).problem
+
+
 def test_without_a_loaded_driver_there_are_no_gpus_but_a_reason(settings: Settings) -> None:
     fake = FakeGpus(settings.root, 1)
     fake.change(nvml_fails=True)
@@ -102,7 +108,7 @@ def test_runs_use_the_gpus_that_their_user_was_given(settings: Settings, visible
 
 def test_a_machine_without_a_driver_is_not_asked(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "DRIVER_NODES", ())
-    monkeypatch.setattr(gpus, "_ask", None)
+    monkeypatch.setattr(gpus, "read_apart", None)
     assert usable_gpus(Settings(settings.root, {"PATH": str(settings.root)})) == gpus.Inventory()
 
 
