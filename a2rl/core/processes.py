@@ -252,12 +252,13 @@ class RestartedChild:
         """Starts it again whenever it ends from now on, up to `MAX_RESTARTS` times."""
         self._guard.start()
 
-    def close(self, timeout_s: float) -> None:
-        """Ends it; kills it after the timeout."""
+    def close(self, timeout_s: float) -> bool:
+        """Ends it; returns False if it had to be killed after the timeout."""
         self._closing.set()
-        self.child.end(timeout_s)
+        has_ended = self.child.end(timeout_s)
         if self._guard.is_alive():
             self._guard.join()
+        return has_ended
 
     def _restart(self) -> None:
         for _ in range(MAX_RESTARTS):

@@ -7,6 +7,7 @@ end.
 import errno
 import json
 import random
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from a2rl.core.settings import Settings
 from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.compute import GpuWatch, TreeLoad
 from a2rl.execution.deadline import TICK_S, RemainingTime, WatchResult, heed_shutdown, watch
-from a2rl.execution.observer import Observer, TranscriptSummary, transcript_summary
+from a2rl.execution.observer import TranscriptSummary, observing, transcript_summary
 from a2rl.execution.prompt import StartContext, render_prompt
 from a2rl.execution.workspace import last_change, write_into_workspace
 from a2rl.grading.answers import RUN_META, RUN_META_MODE, run_meta
@@ -199,17 +200,17 @@ class Attempts:
         log_start = log.stat().st_size if log.exists() else 0
         with ExitStack() as stack:
             process = stack.enter_context(AgentProcess(command, self.settings))
-            observer = stack.enter_context(Observer(self.run, self.settings, attempt.number, process.root))
+            answered = stack.enter_context(observing(self.run, self.settings, attempt.number, process.root))
             # The agent always ends before the observer, so that the observer sees the final state of its files.
             stack.callback(_stop_if_running, process)
             limits = UsageLimits(self.run)
-            result = self._supervise(process, observer, limits, attempt)
+            result = self._supervise(process, answered, limits, attempt)
             self.run.clock.stop()  # the last look at its files, and reading its transcript, are not the agent's time
             heed_shutdown()
         return self._end_of(result, attempt.number, limits.reached, log_start)
 
     def _supervise(
-        self, process: AgentProcess, observer: Observer, limits: UsageLimits, attempt: Attempt
+        self, process: AgentProcess, answered: threading.Event, limits: UsageLimits, attempt: Attempt
     ) -> WatchResult:
         """Enforces deadline and quota in this thread. Everything that may take time runs in other threads."""
         run, log = self.run, pipeline_log(self.run)
@@ -220,10 +221,9 @@ class Attempts:
 
         def on_tick() -> None:
             self.server.keep_alive()
-            observer.keep_alive()
             if gpus.lost:  # whatever the agent does without it is not its result
                 raise InfrastructureError(f"{gpus.lost}; `a2rl resume {run.id}` continues on the GPUs that are left")
-            messages.update(remaining.left_s(), observer.has_heard_an_answer)
+            messages.update(remaining.left_s(), answered.is_set())
 
         with ExitStack() as stack:
             stack.callback(gpus.close)

@@ -1,5 +1,5 @@
 """The observer: the process that reads the files that an agent writes, and its owner in the stage `execute`
-(`Observer`).
+(`observing`).
 
     python -P -m a2rl.execution.observer watch RUN ATTEMPT SUPERVISOR SINCE_NS    records the attempt until stdin closes
     python -P -m a2rl.execution.observer summary RUN ATTEMPT    prints a summary of its transcript, as JSON
@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from a2rl.agent_systems.definition import Agent, find_agent
@@ -25,7 +25,7 @@ from a2rl.agent_systems.transcripts.ending import Account
 from a2rl.core.errors import InfrastructureError, last_words
 from a2rl.core.event_log import Background, log_failure
 from a2rl.core.files import FrozenModel
-from a2rl.core.processes import Child, child_environment, module_command
+from a2rl.core.processes import Child, RestartedChild, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import keys_message, receive_keys
@@ -37,13 +37,12 @@ from a2rl.run.records import Usage
 SUMMARY_TIMEOUT_S = 120.0
 MAX_MESSAGE_CHARS = 20_000
 OBSERVER = "a2rl.execution.observer"
-MAX_RESTARTS = 5
 LAST_LOOK_TIMEOUT_S = 30.0
 """The time for the observer to examine the workspace for the last time, after the agent has ended."""
 POLL_INTERVAL_S = 0.5
 MAX_MEMORY_BYTES = 6 << 30
 """The limit of the address space. A transcript that needs more is not read."""
-ANSWERED = "answered"
+ANSWERED = b"answered"
 MAX_READ_BYTES = 4 << 20
 MAX_LINE_BYTES = 16 << 20
 
@@ -93,59 +92,41 @@ def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt:
     )
 
 
-class Observer(AbstractContextManager["Observer"]):
-    """Owns the observer's process."""
+@contextmanager
+def observing(run: RunDir, settings: Settings, attempt: int, supervisor: int) -> Iterator[threading.Event]:
+    """Keeps an attempt's observer alive; where it cannot be started, the attempt goes on and is not recorded.
 
-    def __init__(self, run: RunDir, settings: Settings, attempt: int, supervisor: int) -> None:
-        self._run = run
-        self._settings = settings
-        self._arguments = ("watch", str(run.root), str(attempt), str(supervisor), str(time.time_ns()))
-        self._reported: set[str] = set()
-        self._starts = 0
-        self._process = self._start()
+    The event is set when the agent has answered the messages sent to it.
+    """
+    answered, arguments = threading.Event(), ("watch", run.root, attempt, supervisor, time.time_ns())
 
-    @property
-    def has_heard_an_answer(self) -> bool:
-        """Whether the agent has answered the messages sent to it."""
-        return ANSWERED in self._reported
+    def note(problem: str) -> None:
+        log_failure(pipeline_log(run), "the observer", InfrastructureError(problem))
 
-    @property
-    def is_given_up(self) -> bool:
-        """Whether the observer has died too often, so that the attempt is no longer recorded."""
-        return self._starts > MAX_RESTARTS and self._is_dead
+    def listen(words: Iterable[bytes]) -> None:
+        for word in words:
+            if word.strip() == ANSWERED:
+                answered.set()
 
-    def keep_alive(self) -> None:
-        """Restarts the observer if it has died, up to `MAX_RESTARTS` times; call it often."""
-        if self._is_dead and not self.is_given_up:
-            self._note("it has died")
-            self._process = self._start()
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None and not self._process.end(LAST_LOOK_TIMEOUT_S):
-            self._note(f"its last look took more than {LAST_LOOK_TIMEOUT_S:.0f} s")
-
-    @property
-    def _is_dead(self) -> bool:
-        return self._process is None or not self._process.is_alive
-
-    def _start(self) -> Child | None:
-        self._starts += 1
-        log = self._run.logs / "observer.log"
-        try:
-            child = Child.of_module(OBSERVER, *self._arguments, settings=self._settings, log=log, answers=True)
-        except OSError as error:
-            self._note(f"it cannot be started: {error}")
-            return None
+    def start() -> Child:
+        log = run.logs / "observer.log"
+        child = Child.of_module(OBSERVER, *arguments, settings=settings, log=log, answers=True)
         child.tell(keys_message({}))
-        threading.Thread(target=self._listen, args=(child.answers,), daemon=True).start()
+        threading.Thread(target=listen, args=(child.answers,), daemon=True).start()
         return child
 
-    def _listen(self, words: Iterable[bytes]) -> None:
-        for word in words:
-            self._reported.add(word.decode("utf-8", "replace").strip())
-
-    def _note(self, problem: str) -> None:
-        log_failure(pipeline_log(self._run), "the observer", InfrastructureError(problem))
+    try:
+        observer = RestartedChild(start, lambda _: note("it has died"), lambda: note("it is not started again"))
+    except OSError as error:
+        note(f"it cannot be started: {error}")
+        yield answered
+        return
+    observer.watch()
+    try:
+        yield answered
+    finally:
+        if not observer.close(LAST_LOOK_TIMEOUT_S):
+            note(f"its last look took more than {LAST_LOOK_TIMEOUT_S:.0f} s")
 
 
 class AnswerListener:
@@ -216,7 +197,7 @@ def watch(run: RunDir, agent: Agent, attempt: int, supervisor: int, since_ns: in
 
     def listen_for_answer() -> None:
         if listener.has_heard_an_answer():
-            sys.stdout.write(f"{ANSWERED}\n")
+            sys.stdout.buffer.write(ANSWERED + b"\n")
             sys.stdout.flush()
 
     log = pipeline_log(run)

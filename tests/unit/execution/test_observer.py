@@ -5,16 +5,18 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from a2rl.agent_systems.definition import Agent, TranscriptSource
+from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.execution import observer as observer_module
 from a2rl.execution.attempt import AgentMessages
-from a2rl.execution.observer import MAX_RESTARTS, AnswerListener, Observer, TranscriptSummary, transcript_summary
+from a2rl.execution.observer import AnswerListener, TranscriptSummary, observing, transcript_summary
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
 
@@ -47,59 +49,50 @@ def observed(new_run: Callable[..., RunDir], settings: Settings, tmp_path: Path)
 
 
 @pytest.fixture
-def watching(settings: Settings) -> Iterator[Callable[[RunDir], Observer]]:
-    observers: list[Observer] = []
+def children(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    """The observers that are started."""
+    children, start = list[Child](), Child.of_module
 
-    def start(run: RunDir) -> Observer:
-        observers.append(Observer(run, settings, 1, os.getpid()))
-        return observers[-1]
+    def note(*arguments: Any, **options: Any) -> Child:
+        children.append(start(*arguments, **options))
+        return children[-1]
 
-    yield start
-    for each in observers:
-        each.__exit__(None, None, None)
-
-
-def pid_of(observer: Observer) -> int:
-    assert observer._process is not None
-    return observer._process.pid
+    monkeypatch.setattr(Child, "of_module", note)
+    return children
 
 
 def test_it_records_what_an_agent_does_and_hears_its_answer(
-    observed: Callable[..., RunDir], watching: Callable[[RunDir], Observer]
+    observed: Callable[..., RunDir], settings: Settings
 ) -> None:
     run = observed(RESULT)
     (run.workspace / "code/train.py").write_text("lr = 1\n")
-    observer = watching(run)
-    wait_for(lambda: observer.has_heard_an_answer)
-    (run.workspace / "code/late.py").write_text("lr = 2\n")
-    observer.__exit__(None, None, None)
+    with observing(run, settings, 1, os.getpid()) as answered:
+        assert answered.wait(60)
+        (run.workspace / "code/late.py").write_text("lr = 2\n")
     assert (run.code / "late.py").exists()
 
 
-def test_one_that_is_killed_is_started_again_and_then_given_up(
-    observed: Callable[..., RunDir], watching: Callable[[RunDir], Observer]
+def test_one_that_is_killed_is_started_again(
+    observed: Callable[..., RunDir], settings: Settings, children: list[Child]
 ) -> None:
     run = observed()
-    observer, seen = watching(run), set[int]()
-    for _ in range(MAX_RESTARTS + 1):
-        seen.add(pid_of(observer))
-        kill(pid_of(observer))
-        wait_for(lambda: observer._is_dead)
-        observer.keep_alive()
-    assert len(seen) == MAX_RESTARTS + 1
-    assert observer.is_given_up
+    with observing(run, settings, 1, os.getpid()) as answered:
+        kill(children[0].pid)
+        wait_for(lambda: len(children) == 2)
+        (run.logs / "transcript-1.jsonl").write_bytes(RESULT)
+        assert answered.wait(60)
+    assert not children[1].is_alive
     assert "it has died" in (run.logs / "pipeline.jsonl").read_text()
 
 
 def test_one_that_hangs_is_not_waited_for(
-    observed: Callable[..., RunDir], watching: Callable[[RunDir], Observer], monkeypatch: pytest.MonkeyPatch
+    observed: Callable[..., RunDir], settings: Settings, children: list[Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer_module, "LAST_LOOK_TIMEOUT_S", 0.2)
     run = observed()
-    observer, begun = watching(run), time.monotonic()
-    os.kill(pid_of(observer), signal.SIGSTOP)
-    observer.keep_alive()
-    observer.__exit__(None, None, None)
+    with observing(run, settings, 1, os.getpid()):
+        os.kill(children[0].pid, signal.SIGSTOP)
+        begun = time.monotonic()
     assert time.monotonic() - begun < 5
     assert "its last look took more" in (run.logs / "pipeline.jsonl").read_text()
 
@@ -111,10 +104,9 @@ def test_where_it_cannot_be_started_the_run_goes_on(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr("a2rl.core.processes.subprocess.Popen", no_more)
-    with Observer(observed(), settings, 1, os.getpid()) as observer:
-        for _ in range(MAX_RESTARTS):
-            observer.keep_alive()
-        assert observer.is_given_up
+    with observing(run := observed(), settings, 1, os.getpid()) as answered:
+        assert not answered.is_set()
+    assert "cannot be started" in (run.logs / "pipeline.jsonl").read_text()
 
 
 # Transcripts
