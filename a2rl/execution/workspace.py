@@ -20,7 +20,7 @@ from a2rl.execution.prompt import render_instructions
 from a2rl.grading.agent_services import JUDGE, SEARCH
 from a2rl.linux.gpus import Gpu
 from a2rl.linux.placing import place_folder
-from a2rl.linux.untrusted_folder import UntrustedFolder, open_beneath
+from a2rl.linux.untrusted_folder import UntrustedFolder, entries_below
 from a2rl.models.base_model import reference_name
 from a2rl.recording import tracer
 from a2rl.run.directory import RunDir
@@ -184,8 +184,8 @@ def _services(task: str, grading_url: str, settings: Settings) -> dict[str, str]
 def last_change(workspace: Path) -> float:
     """Returns when something below the workspace was last changed, in Unix seconds.
 
-    It reads ctime, which the kernel sets and no process can choose. Folders are opened relative to the open workspace
-    and links are not followed, so that nothing outside of it is read, whatever processes change meanwhile.
+    It reads ctime, which the kernel sets and no process can choose. Nothing outside of the workspace is read, whatever
+    processes change meanwhile.
 
     Returns:
         The time; infinite if the agent left more entries than can be examined, or some that cannot be opened.
@@ -194,28 +194,14 @@ def last_change(workspace: Path) -> float:
         root = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return math.inf
+    latest = 0.0
     try:
-        return _last_change_below(root)
+        for place, (_, entry) in enumerate(entries_below(root)):
+            if place == MAX_ENTRIES:  # a single folder can have any number
+                return math.inf
+            latest = max(latest, entry.stat(follow_symlinks=False).st_ctime)
+        return latest
     except (OSError, ValueError):
         return math.inf
     finally:
         os.close(root)
-
-
-def _last_change_below(root: int) -> float:
-    latest, seen, folders = 0.0, 0, ["."]
-    while folders:
-        path = folders.pop()
-        folder = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    latest = max(latest, entry.stat(follow_symlinks=False).st_ctime)
-                    seen += 1
-                    if seen > MAX_ENTRIES:  # a single folder can have any number
-                        return math.inf
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(f"{path}/{entry.name}")
-        finally:
-            os.close(folder)
-    return latest

@@ -72,6 +72,29 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
     raise last
 
 
+def entries_below(root: int, *skipped: type[OSError]) -> Iterator[tuple[int, "os.DirEntry[str]"]]:
+    """Yields everything below an open folder, each with its own folder, which is open for as long.
+
+    No link is followed and no mount is entered, whatever processes rename meanwhile. There are no limits.
+
+    Args:
+        skipped: Errors for which what is left of a folder is left out; all others are raised.
+    """
+    folders = ["."]
+    while folders:
+        path = folders.pop()
+        with suppress(*skipped):
+            folder = open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        yield folder, entry
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(f"{path}/{entry.name}")
+            finally:
+                os.close(folder)
+
+
 @cache
 def has_openat2() -> bool:
     """Whether openat2 exists and no filter refuses it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from a2rl.linux.untrusted_folder import open_beneath
+from a2rl.linux.untrusted_folder import entries_below
 
 NAME = "agent"
 RANGES = (range(1_900_000_000, 2_100_000_000), range(60_578, 61_184))
@@ -61,35 +61,19 @@ def give_to_user(folder: Path, user: int) -> None:
     """
     root = os.open(folder, FOLDER)
     try:
-        waiting = ["."]
-        while waiting:
-            with suppress(OSError):  # it was removed, or its path is too long
-                waiting += _give_entries(root, waiting.pop(), user)
+        for here, entry in entries_below(root, OSError):  # a folder was removed, or its path is too long
+            with suppress(OSError):  # it was removed in the meantime
+                _give_entry(here, entry.name, user)
         os.chown(root, user, user)
     finally:
         os.close(root)
 
 
-def _give_entries(root: int, path: str, user: int) -> list[str]:
-    """Changes the owner of a folder's entries; returns the folders among them.
-
-    A process that outlived its run may rename entries at the same time, so every step uses open files.
-    """
-    found, here = [], open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with os.scandir(here) as entries:
-            for entry in entries:
-                with suppress(OSError):  # it was removed in the meantime
-                    _give_entry(here, entry.name, user)
-                if entry.is_dir(follow_symlinks=False):
-                    found.append(f"{path}/{entry.name}")
-    finally:
-        os.close(here)
-    return found
-
-
 def _give_entry(here: int, name: str, user: int) -> None:
-    """Changes the owner of an entry. It opens the entry first, so that the file checked is also the file changed."""
+    """Changes the owner of an entry.
+
+    A process that outlived its run may rename entries at the same time, so the file that is checked is opened first.
+    """
     opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
     try:
         status = os.fstat(opened)
