@@ -57,7 +57,8 @@ class Proxy:
 
         Args:
             hosts: The allowed destinations, as `host` (port 443) or `host:port`; subdomains are not included.
-            log: The file for one line per connection. Once it is full, no more connections are made.
+            log: The file for a line before each connection, and one after it. While a line cannot be written there, no
+                connections are made.
         """
         self._allowed = {endpoint(host) for host in hosts}
         self._log = EventLog(log)
@@ -121,13 +122,13 @@ class Proxy:
 
     async def _pass_on(self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name = {"host": target.host[:MAX_HOST], "port": target.port}
-        if self._log.is_full:
+        allowed = (target.host, target.port) in self._allowed
+        if self._log.is_full or not self._note(**name, allowed=allowed):
             await self._answer(
-                writer, "503 Service Unavailable", "the record of connections (logs/proxy.jsonl) is full"
+                writer, "503 Service Unavailable", "the record of connections (logs/proxy.jsonl) takes no more"
             )
             return
-        if (target.host, target.port) not in self._allowed:
-            self._log.write(**name, allowed=False)
+        if not allowed:
             await self._answer(
                 writer, "403 Forbidden", f"{target.host}:{target.port} is not a host that this agent may reach"
             )
@@ -136,20 +137,28 @@ class Proxy:
         try:
             far_reader, far_writer = await asyncio.wait_for(_connect(target), CONNECT_TIMEOUT_S)
         except (OSError, TimeoutError) as error:
-            self._log.write(**name, allowed=True, error=str(error) or "timeout")
+            self._note(**name, error=str(error) or "timeout")
             await self._answer(writer, "502 Bad Gateway", f"{target.host} cannot be reached: {error or 'timeout'}")
             return
-        if target.opening:
-            far_writer.write(target.opening)
-        else:
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         sent, received = Count(), Count()
         try:
+            if target.opening:
+                far_writer.write(target.opening)
+            else:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await asyncio.gather(_pump(reader, far_writer, sent), _pump(far_reader, writer, received))
         finally:
-            seconds = round(time.monotonic() - started, 3)
-            self._log.write(**name, allowed=True, sent=sent.bytes, received=received.bytes, seconds=seconds)
             far_writer.close()
+            seconds = round(time.monotonic() - started, 3)
+            self._note(**name, sent=sent.bytes, received=received.bytes, seconds=seconds)
+
+    def _note(self, **fields: object) -> bool:
+        """Writes a line, and says whether it could be written."""
+        try:
+            self._log.write(**fields)
+        except OSError:
+            return False
+        return True
 
     async def _answer(self, writer: asyncio.StreamWriter, status: str, reason: str) -> None:
         body = f"a2rl: {reason}\n".encode()
