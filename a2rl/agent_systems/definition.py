@@ -197,6 +197,5 @@ def _script_agent(script: Path) -> Agent:
             f"no agent script {script}: --agent takes an id (see `a2rl agents`) or the path of a start script"
         )
     script = script.resolve()
-    return Agent(
-        id=script.parent.name or script.stem, title=str(script), start=("bash", str(script)), folder=script.parent
-    )
+    literal = str(script).replace("{", "{{").replace("}", "}}")  # a path is no template
+    return Agent(id=script.parent.name or script.stem, title=str(script), start=("bash", literal), folder=script.parent)

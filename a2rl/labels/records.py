@@ -78,7 +78,8 @@ def training_type(chain: Chain) -> TrainingType:
 
 
 VERSION = 3
-"""The version of the rules. `a2rl label` computes labels of an earlier version anew."""
+"""The version of the rules that made a record. Labels of an earlier version stay until `a2rl label` or `a2rl report`
+computes them again."""
 TIMEOUT_S, MAX_CPU_S = 100.0, 12
 MAX_MEMORY_BYTES = 900 << 20
 

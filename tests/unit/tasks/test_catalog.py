@@ -87,13 +87,14 @@ def test_an_agent_yaml_in_another_encoding_is_named(root: Path) -> None:
         find_agent("bad", root)
 
 
-def test_a_start_script_is_an_agent_of_its_own(root: Path, tmp_path: Path) -> None:
-    script = tmp_path / "their agent" / "start.sh"
+@pytest.mark.parametrize("folder", ["their agent", "x {home}", "{mine}", "{"])
+def test_a_start_script_is_an_agent_of_its_own(root: Path, tmp_path: Path, folder: str) -> None:
+    script = tmp_path / folder / "start.sh"
     script.parent.mkdir()
     script.write_text("true\n")
     agent = find_agent(str(script), root)
     assert agent.command() == ["bash", str(script)]
-    assert (agent.id, agent.folder) == ("their agent", script.parent)
+    assert (agent.id, agent.folder) == (folder, script.parent)
     assert agent.forward_env == ()
 
 
