@@ -28,7 +28,7 @@ from a2rl.run.events import (
 )
 from a2rl.run.gpu_share import FILE as GPUS
 from a2rl.run.gpu_share import GpuShare
-from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord, Usage, verdict_of
+from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage, verdict_of
 from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult, TaskScore, summarise
@@ -147,13 +147,10 @@ def _write_records(
     run: RunDir, baseline: tuple[ItemResult, ...], best: Tried | None, submissions: int, cost_usd: float | None
 ) -> None:
     base = summarise(baseline)
-    usage = Usage(
-        steps=9, tool_calls=9, prompt_tokens=900_000, completion_tokens=100_000, cached_tokens=0, cost_usd=cost_usd,
-        unreadable=0,
-    )  # fmt: skip
+    seen = LlmUse(requests=9, prompt_tokens=900_000, completion_tokens=100_000, cost_usd=cost_usd)
     executed = ExecuteRecord(
         seconds=1, ended="deadline", exit_code=None, elapsed_s=run.spec.budget_s, waited_s=0, attempts=1,
-        submissions=submissions, refused=0, usage=usage,
+        submissions=submissions, refused=0, usage=Usage(steps=9, tool_calls=9, unreadable=0), seen=seen,
     )  # fmt: skip
     known = BaselineRecord(seconds=1, key="k", reused=True, total=base, public=base, private=base)
     graded = GradeRecord(seconds=1, verdict="no submission", baseline=base)

@@ -29,6 +29,7 @@ from a2rl.core.processes import Child, RestartedChild, child_environment, module
 from a2rl.core.settings import Settings
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import keys_message, receive_keys
+from a2rl.llm.relay.request_log import read_llm_use
 from a2rl.recording.recorder import Recorder
 from a2rl.recording.trajectory import last_message, read_attempt, transcript_path, write_trajectory
 from a2rl.run.directory import RunDir, pipeline_log
@@ -57,7 +58,7 @@ class TranscriptSummary(FrozenModel):
     session: str | None = None
     """The session id with which the agent system can continue."""
     usage: Usage | None = None
-    """The use of all attempts so far."""
+    """The work of all attempts so far."""
 
 
 def transcript_summary(run: RunDir, agent: Agent, settings: Settings, attempt: int) -> TranscriptSummary:
@@ -88,7 +89,7 @@ def summarise_transcript(run: RunDir, agent: Agent, settings: Settings, attempt:
         account=reading.account(),
         last_message=last_message(reading)[-MAX_MESSAGE_CHARS:],
         session=reading.session_id,
-        usage=write_trajectory(run, agent, Installation(agent, settings).version),
+        usage=write_trajectory(run, agent, Installation(agent, settings).version, read_llm_use(run)),
     )
 
 

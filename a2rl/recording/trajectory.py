@@ -13,13 +13,12 @@ from pathlib import Path
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.transcripts import Agent as AtifAgent
-from a2rl.agent_systems.transcripts import Reading, read_transcript, trajectory
-from a2rl.agent_systems.transcripts.atif import FinalMetrics
+from a2rl.agent_systems.transcripts import FinalMetrics, Reading, read_transcript, trajectory
 from a2rl.core.files import TEMPORARY, write_atomically
 from a2rl.linux.untrusted_folder import UntrustedFolder
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
-from a2rl.run.records import Usage
+from a2rl.run.records import LlmUse, Usage
 
 
 def transcript_path(run: RunDir, agent: Agent, attempt: int) -> Path | None:
@@ -56,22 +55,29 @@ def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
     ]
 
 
-def write_trajectory(run: RunDir, agent: Agent, version: str | None) -> Usage | None:
-    """Writes `trajectory.json` and returns the usage that it contains; None for agents that write no transcript."""
+def write_trajectory(run: RunDir, agent: Agent, version: str | None, seen: LlmUse | None) -> Usage | None:
+    """Writes `trajectory.json` and returns the usage that it contains; None for agents that write no transcript.
+
+    Args:
+        seen: The requests to the LLM as the relay measured them; None if it did not.
+    """
     if agent.transcript is None:
         return None
     readings = read_attempts(run, agent)
     described = AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
-    whole = trajectory(readings, described)
+    total = FinalMetrics()
+    if seen is not None:
+        total = FinalMetrics(
+            total_prompt_tokens=seen.prompt_tokens,
+            total_completion_tokens=seen.completion_tokens,
+            total_cached_tokens=seen.cached_tokens,
+            total_cost_usd=seen.cost_usd,
+        )
+    whole = trajectory(readings, described, total)
     write_atomically(run.trajectory, whole.to_json())
-    total = whole.final_metrics or FinalMetrics()
     return Usage(
         steps=len([step for step in whole.steps if step.source == "agent"]),
         tool_calls=sum(len(step.tool_calls or ()) for step in whole.steps),
-        prompt_tokens=total.total_prompt_tokens,
-        completion_tokens=total.total_completion_tokens,
-        cached_tokens=total.total_cached_tokens,
-        cost_usd=total.total_cost_usd,
         unreadable=sum(reading.unreadable for reading in readings),
     )
 

@@ -281,11 +281,11 @@ def result_metrics(run: RunDir, result: GradeRecord, executed: ExecuteRecord | N
 
 
 def _usage_metrics(executed: ExecuteRecord) -> dict[str, float | None]:
-    """Returns what the driver was asked and cost: as the relay measured it, or else as the agent reports it."""
+    """Returns what the agent did, and what its driver was asked and cost."""
     seen, reported = executed.seen, executed.usage
     metrics: dict[str, float | None] = {"cost_usd": executed.cost_usd}
     if reported is not None:
-        metrics |= {"steps": reported.steps, "tool_calls": reported.tool_calls, "tokens": reported.tokens}
+        metrics |= {"steps": reported.steps, "tool_calls": reported.tool_calls}
     if seen is not None and seen.requests:
         metrics |= {"tokens": seen.tokens, "llm_requests": seen.requests}
     return metrics

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from a2rl.agent_systems.transcripts.ending import Responsible
 from a2rl.core.errors import A2rlError
-from a2rl.core.files import StrictModel, digest_of
+from a2rl.core.files import FrozenModel, StrictModel, digest_of
 from a2rl.judge.account import Account, Use
 from a2rl.linux.gpus import Hardware
 from a2rl.run.directory import Record, RunDir
@@ -95,25 +95,14 @@ def sum_known(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(found) else None
 
 
-class Usage(StrictModel):
-    """What an agent system reports of its own work, over all attempts. None means that it was not reported."""
+class Usage(FrozenModel):
+    """What an agent's transcripts show of its work, over all attempts."""
 
+    # Not strict: earlier records have tokens and costs here, too.
     steps: int
     tool_calls: int
-    prompt_tokens: int | None
-    """The tokens of all requests, including tokens from the provider's cache."""
-    completion_tokens: int | None
-    cached_tokens: int | None
-    cost_usd: float | None
     unreadable: int
     """Lines of the transcript that could not be understood."""
-
-    @property
-    def tokens(self) -> int | None:
-        """Prompt and completion tokens together; None unless both are known."""
-        if self.prompt_tokens is None or self.completion_tokens is None:
-            return None
-        return self.prompt_tokens + self.completion_tokens
 
 
 class ModelUse(StrictModel):
@@ -169,9 +158,9 @@ class ExecuteRecord(Record):
     responsible: Responsible = "unknown"
     """Who is responsible for it: a result that the API or this machine cut short is no measure of the agent."""
     usage: Usage | None = None
-    """The use of the driver as the agent system reports it; None for agents without a driver."""
+    """The work as the agent system reports it; None for agents without a transcript."""
     seen: LlmUse | None = None
-    """The same as measured by the relay; None if it could not be measured."""
+    """The use of the driver as measured by the relay; None if it could not be measured."""
     elapsed_s: float
     waited_s: float
     """The part of `elapsed_s` spent waiting for grades."""
@@ -190,11 +179,8 @@ class ExecuteRecord(Record):
 
     @property
     def cost_usd(self) -> float | None:
-        """What the driver cost: by the relay's counts, or, if it was not asked through the relay, as the agent reports.
-        None if that is unknown."""
-        if self.seen is not None:
-            return self.seen.cost_usd
-        return self.usage.cost_usd if self.usage else None
+        """What the driver cost; None if that is unknown."""
+        return self.seen.cost_usd if self.seen else None
 
 
 class JudgeRecord(StrictModel):

@@ -2,9 +2,9 @@
 
     python run.py --model openai/gpt-5.4 --base-url https://api.openai.com/v1 --state FOLDER [--resume ID] PROMPT
 
-Lines are the SDK's events (`kind` is their class), and three additional kinds: `Session` has the id by which the
-conversation can be resumed, `Usage` has the usage of one answer of the LLM, and `Failure` the error that ended the
-work. The exit code is 0 if the agent has finished, else 1.
+Lines are the SDK's events (`kind` is their class), and two additional kinds: `Session` has the id by which the
+conversation can be resumed, and `Failure` the error that ended the work. The exit code is 0 if the agent has finished,
+else 1.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 
 os.environ["OPENHANDS_SUPPRESS_BANNER"] = "1"
 
-from openhands.sdk import LLM, Agent, Conversation, ConversationStats, Event, LocalConversation, TokenUsage, Tool
+from openhands.sdk import LLM, Agent, Conversation, Event, Tool
 from openhands.sdk.conversation import ConversationExecutionStatus
 from openhands.sdk.conversation.exceptions import ConversationRunError
 from openhands.sdk.event import SystemPromptEvent
@@ -44,29 +44,27 @@ def main() -> int:
         num_retries=RETRIES,
         usage_id="agent",
     )
-    printer = Printer()
     conversation = Conversation(
         agent=_agent(llm),
         workspace=Path.cwd(),
         persistence_dir=args.state,
         conversation_id=uuid.UUID(args.resume) if args.resume else uuid.uuid4(),
-        callbacks=[printer.event],
+        callbacks=[show],
         max_iteration_per_run=args.max_turns or NO_TURN_LIMIT,
         visualizer=None,
         delete_on_close=False,
     )
-    printer.begin(conversation, args.model)
+    say("Session", id=str(conversation.id), model=args.model, version=version("openhands-sdk"))
     conversation.send_message(args.prompt)
     try:
         conversation.run()
     except ConversationRunError as error:
-        printer.say("Failure", code=type(error.original_exception).__name__, detail=str(error.original_exception))
+        say("Failure", code=type(error.original_exception).__name__, detail=str(error.original_exception))
     finally:
-        printer.usage()
         conversation.close()
     status = conversation.state.execution_status
     if status not in (ConversationExecutionStatus.FINISHED, ConversationExecutionStatus.ERROR):
-        printer.say("Failure", code=status.value, detail="the conversation did not finish")  # such as `stuck`
+        say("Failure", code=status.value, detail="the conversation did not finish")  # such as `stuck`
     return 0 if status is ConversationExecutionStatus.FINISHED else 1
 
 
@@ -87,39 +85,15 @@ def _agent(llm: LLM) -> Agent:
     return Agent(llm=llm, tools=tools, system_prompt_kwargs={"cli_mode": True}, condenser=condenser)
 
 
-class Printer:
-    """Writes the transcript."""
+def show(event: Event) -> None:
+    """Prints an event."""
+    hidden = {"tools"} if isinstance(event, SystemPromptEvent) else None
+    print(event.model_dump_json(exclude=hidden, exclude_none=True), flush=True)
 
-    def __init__(self) -> None:
-        self._stats = ConversationStats()
-        self._known: set[str] = set()
 
-    def begin(self, conversation: LocalConversation, model: str) -> None:
-        """Prints the session; earlier usage of a resumed conversation was printed before."""
-        self._stats = conversation.conversation_stats
-        self._known = {usage.response_id for usage in self._usages()}
-        self.say("Session", id=str(conversation.id), model=model, version=version("openhands-sdk"))
-
-    def event(self, event: Event) -> None:
-        """Prints an event, and the usage so far."""
-        self.usage()
-        hidden = {"tools"} if isinstance(event, SystemPromptEvent) else None
-        print(event.model_dump_json(exclude=hidden, exclude_none=True), flush=True)
-
-    def usage(self) -> None:
-        """Prints the usage of new answers."""
-        cost = self._stats.get_combined_metrics().accumulated_cost
-        for usage in self._usages():
-            if usage.response_id not in self._known:
-                self._known.add(usage.response_id)
-                self.say("Usage", **usage.model_dump(), session_cost=cost)
-
-    def say(self, kind: str, **fields: object) -> None:
-        """Prints a line of the transcript."""
-        print(json.dumps({"kind": kind, **fields}), flush=True)
-
-    def _usages(self) -> list[TokenUsage]:
-        return [usage for metrics in self._stats.usage_to_metrics.values() for usage in metrics.token_usages]
+def say(kind: str, **fields: object) -> None:
+    """Prints another line of the transcript."""
+    print(json.dumps({"kind": kind, **fields}), flush=True)
 
 
 def _arguments() -> argparse.Namespace:

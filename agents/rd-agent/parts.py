@@ -123,8 +123,6 @@ def _completion(**asked: Any) -> Any:
         asked=asked["messages"][-1]["content"],
         text=message.content,
         reasoning=getattr(message, "reasoning_content", None),
-        usage=response.usage.model_dump() if response.usage else None,
-        cost=response._hidden_params.get("response_cost"),
     )
     return response
 

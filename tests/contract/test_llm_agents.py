@@ -127,10 +127,7 @@ def test_what_it_did_is_read_from_its_transcript(work: Callable[..., RunDir], ch
     run = work("mkdir -p code; echo 'lr = 1' > code/train.py\n" + play("work"))
     record = execute(run, checkout)
     assert record.usage is not None
-    served = [json.loads(line) for line in (TRANSCRIPTS / "work.served.jsonl").read_text().splitlines()]
-    assert record.usage.prompt_tokens == sum(each["input_tokens"] for each in served)
-    assert record.usage.completion_tokens == sum(each["output_tokens"] for each in served)
-    assert record.usage.tool_calls == 3
+    assert (record.usage.steps, record.usage.tool_calls) == (4, 3)
     whole = json.loads(run.trajectory.read_text())
     assert (whole["schema_version"][:6], whole["agent"]["name"]) == ("ATIF-v", "fake")
     assert [json.loads(line) for line in (run.logs / "output.jsonl").read_text().splitlines()]

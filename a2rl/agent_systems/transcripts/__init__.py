@@ -1,7 +1,7 @@
 """Reads the transcripts that agent systems write of their own work. Each format is a module in this folder.
 
 reading = read_transcript("claude-code", path)      # transcripts/claude_code.py: read(lines)
-print(trajectory([reading], Agent(name="claude-code", version="2.1.330")).to_json())
+print(trajectory([reading], Agent(name="claude-code", version="2.1.330"), FinalMetrics()).to_json())
 
 To add a format, add a module with `read(lines: Iterable[str]) -> Reading`. There is no list of formats to edit.
 """
@@ -15,12 +15,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from a2rl.agent_systems.transcripts.atif import Agent, Trajectory
+from a2rl.agent_systems.transcripts.atif import Agent, FinalMetrics, Trajectory
 from a2rl.agent_systems.transcripts.ending import Account, ending
 from a2rl.agent_systems.transcripts.reading import MAX_LINE_CHARS, Reading, trajectory
 from a2rl.core.errors import unknown_name
 
-__all__ = ["Account", "Agent", "Reading", "Trajectory", "ending", "formats", "read_transcript", "trajectory"]
+__all__ = [
+    "Account",
+    "Agent",
+    "FinalMetrics",
+    "Reading",
+    "Trajectory",
+    "ending",
+    "formats",
+    "read_transcript",
+    "trajectory",
+]
 
 MAX_BYTES = 256 << 20
 NO_FORMATS = {"__init__", "atif", "reading", "ending"}

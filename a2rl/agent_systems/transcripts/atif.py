@@ -1,9 +1,10 @@
-"""A trajectory records step by step what an agent system said, did and saw, and what it cost.
+"""A trajectory records step by step what an agent system said, did and saw, and what it cost in all.
 
 The format is ATIF-v1.8, Harbor's Agent Trajectory Interchange Format (harborframework.com/docs/trajectory-format). It
 is defined by the models of the PyPI package `harbor` 0.25.0, src/harbor/models/trajectories. Viewers and training
 pipelines made for this format can therefore read our files. All names and rules are those of the format. Optional parts
-that no agent system here produces are left out, such as images, token ids, log-probabilities and embedded subagents.
+that nothing here produces are left out, such as the tokens of a step, images, log-probabilities and embedded subagents.
+Our readers ignore them.
 
 Trajectory(agent=Agent(name="claude-code", version="2.1.330"), steps=(Step(step_id=1, source="user", message="Go."),))
 """
@@ -13,19 +14,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from a2rl.core.files import StrictModel
+from a2rl.core.files import FrozenModel
 
 VERSION: Literal["ATIF-v1.8"] = "ATIF-v1.8"
-MAX_COUNT = 2**53
-"""Every JSON reader represents whole numbers up to this one exactly."""
-MAX_USD = 1e9
-
-Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
-Usd = Annotated[float, Field(ge=0, le=MAX_USD, allow_inf_nan=False)]
 Extra = dict[str, Any] | None
 
 
-class Agent(StrictModel):
+class Agent(FrozenModel):
     """The agent system that acted."""
 
     name: str
@@ -33,7 +28,7 @@ class Agent(StrictModel):
     model_name: str | None = None
 
 
-class ToolCall(StrictModel):
+class ToolCall(FrozenModel):
     """One action that the agent asked for."""
 
     tool_call_id: str
@@ -41,7 +36,7 @@ class ToolCall(StrictModel):
     arguments: dict[str, Any]
 
 
-class ObservationResult(StrictModel):
+class ObservationResult(FrozenModel):
     """The result of one action."""
 
     source_call_id: str | None = None
@@ -49,24 +44,13 @@ class ObservationResult(StrictModel):
     extra: Extra = None
 
 
-class Observation(StrictModel):
+class Observation(FrozenModel):
     """The results of all actions of a step."""
 
     results: tuple[ObservationResult, ...]
 
 
-class Metrics(StrictModel):
-    """The tokens and the cost of the LLM's answer in a step."""
-
-    prompt_tokens: Count | None = None
-    """All input tokens, cached or not."""
-    completion_tokens: Count | None = None
-    cached_tokens: Count | None = None
-    """The prompt tokens that came from a cache."""
-    cost_usd: Usd | None = None
-
-
-class Step(StrictModel):
+class Step(FrozenModel):
     """One turn of the system, the user or the agent. A step that asks for actions also contains their results."""
 
     step_id: Annotated[int, Field(ge=1)]
@@ -78,7 +62,6 @@ class Step(StrictModel):
     reasoning_content: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
     observation: Observation | None = None
-    metrics: Metrics | None = None
     extra: Extra = None
 
     @property
@@ -98,7 +81,7 @@ class Step(StrictModel):
 
     @model_validator(mode="after")
     def _only_agents_act(self) -> Self:
-        agents_own = ("model_name", "reasoning_content", "tool_calls", "metrics")
+        agents_own = ("model_name", "reasoning_content", "tool_calls")
         if self.source != "agent" and (wrong := [name for name in agents_own if getattr(self, name) is not None]):
             raise ValueError(f"a step of the {self.source} has no {', '.join(wrong)}")
         return self
@@ -112,25 +95,25 @@ class Step(StrictModel):
         return self
 
 
-class FinalMetrics(StrictModel):
+class FinalMetrics(FrozenModel):
     """The totals of a trajectory."""
 
-    total_prompt_tokens: Count | None = None
-    total_completion_tokens: Count | None = None
-    total_cached_tokens: Count | None = None
-    total_cost_usd: Usd | None = None
-    total_steps: Count | None = None
-    extra: Extra = None
+    total_prompt_tokens: int | None = None
+    """All input tokens, cached or not."""
+    total_completion_tokens: int | None = None
+    total_cached_tokens: int | None = None
+    """The prompt tokens that came from a cache."""
+    total_cost_usd: float | None = None
+    total_steps: int | None = None
 
 
-class Trajectory(StrictModel):
+class Trajectory(FrozenModel):
     """The whole work of an agent in one run."""
 
     schema_version: Literal["ATIF-v1.8"] = VERSION
     session_id: str | None = None
     agent: Agent
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
-    notes: str | None = None
     final_metrics: FinalMetrics | None = None
     extra: Extra = None
 

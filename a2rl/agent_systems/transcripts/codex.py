@@ -1,12 +1,10 @@
 """Codex CLI: the rollout files in `~/.codex/sessions`, one for each session.
 
 Each line is a JSON object, `{"timestamp", "type", "payload"}` (github.com/openai/codex, codex-rs/protocol). A resumed
-session continues the same file. The parts of an LLM's answer are followed by a `token_usage_record` with its tokens;
-cached tokens are part of the input there. Codex reports no cost.
+session continues the same file. The parts of an LLM's answer are followed by a `token_usage_record`.
 
-The output of `codex exec --json` contains only the total of the tokens, and only if the session was not cut off. But
-only this output says why requests failed (github.com/openai/codex, docs/exec.md). So it is read after the rollouts, for
-the failures.
+Only the output of `codex exec --json` says why requests failed (github.com/openai/codex, docs/exec.md). So it is read
+after the rollouts, for the failures.
 """
 
 from collections.abc import Iterable
@@ -14,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from a2rl.agent_systems.transcripts.atif import Count, Metrics
 from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments
 
 SOURCES: dict[str, Literal["system", "user"]] = {"user": "user", "developer": "system", "system": "system"}
@@ -39,21 +36,6 @@ class TurnContext(BaseModel):
     """The settings of a turn."""
 
     model: str
-
-
-class Usage(BaseModel):
-    """Token counts as OpenAI reports them: cached tokens are part of the input."""
-
-    input_tokens: Count = 0
-    cached_input_tokens: Count = 0
-    output_tokens: Count = 0
-
-
-class TokenUsageRecord(BaseModel):
-    """The tokens of one answer."""
-
-    response_id: str = ""
-    usage: Usage
 
 
 class Part(BaseModel):
@@ -132,7 +114,6 @@ class Session:
     def __init__(self) -> None:
         self.draft = Draft()
         self._answer: Turn | None = None
-        self._counted: set[str] = set()
 
     def take(self, line: Line) -> None:
         """Reads the next line of a rollout."""
@@ -151,8 +132,8 @@ class Session:
                 payload, Output
             ):
                 draft.result(output.call_id, output.text())
-            case "token_usage_record", _ if record := draft.fit(payload, TokenUsageRecord):
-                self._count(line, record)
+            case "token_usage_record", _:
+                self._answer = None
             case "event_msg", "task_started":
                 draft.is_done = False
             case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
@@ -193,19 +174,6 @@ class Session:
         if self._answer is None:
             self._answer = self.draft.turn("agent", timestamp=line.timestamp, model=self.draft.model)
         return self._answer
-
-    def _count(self, line: Line, record: TokenUsageRecord) -> None:
-        """Completes the current answer. An answer without parts, such as a summary, becomes a step of its own."""
-        usage, turn = record.usage, self._answering(line)
-        if record.response_id not in self._counted:  # else it is a copy in a subagent's rollout
-            turn.metrics = Metrics(
-                prompt_tokens=usage.input_tokens,
-                completion_tokens=usage.output_tokens,
-                cached_tokens=usage.cached_input_tokens,
-            )
-        if record.response_id:
-            self._counted.add(record.response_id)
-        self._answer = None
 
 
 def read(lines: Iterable[str]) -> Reading:

@@ -3,11 +3,10 @@
 Each line is a JSON object (github.com/google-gemini/gemini-cli, packages/core/src/services/chatRecordingService.ts): a
 header, a message, or a `$set` that changes the record. When the tool calls of a message have ended, the message is
 written again with the same id; the last version counts. A resumed session continues the same file (and the new start
-leaves another file, without answers). Cached tokens are part of the input; thoughts are not part of the output.
+leaves another file, without answers).
 
-The output of `--output-format stream-json` (geminicli.com/docs/cli/headless) contains only the total of the tokens, and
-only if the session was not cut off. But only this output names the error that ended a session, and its total includes
-requests that are in no message, such as those of subagents and summaries. It is read after the session files.
+Only the output of `--output-format stream-json` (geminicli.com/docs/cli/headless) names the error that ended a session.
+It is read after the session files.
 """
 
 import json
@@ -16,8 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.atif import Count, Metrics
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, add_counts, sum_metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn
 
 SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
 """All other types of messages are notices of the CLI itself."""
@@ -56,24 +54,6 @@ class Thought(BaseModel):
     description: str = ""
 
 
-class Tokens(BaseModel):
-    """The tokens of one answer."""
-
-    input: Count = 0
-    output: Count = 0
-    cached: Count = 0
-    thoughts: Count = 0
-    tool: Count = 0
-
-    def metrics(self) -> Metrics:
-        """Returns the tokens in the common form."""
-        return Metrics(
-            prompt_tokens=add_counts(self.input, self.tool),
-            completion_tokens=add_counts(self.output, self.thoughts),
-            cached_tokens=self.cached,
-        )
-
-
 class ToolCall(BaseModel):
     """A tool call with its result."""
 
@@ -92,7 +72,6 @@ class Message(BaseModel):
     type: str
     content: str | list[Part] = ""
     thoughts: list[Thought] = []
-    tokens: Tokens | None = None
     model: str | None = None
     tool_calls: list[ToolCall] = Field(default=[], alias="toolCalls")
 
@@ -107,22 +86,6 @@ class Change(BaseModel):
     """The content of a `$set`. At the start, on resuming and after a summary, it contains messages."""
 
     messages: list[Any] = []
-
-
-class Stats(BaseModel):
-    """The tokens used by one start of the program. Only `total_tokens` includes thoughts."""
-
-    total_tokens: Count = 0
-    input_tokens: Count = 0
-    cached: Count = 0
-
-    def metrics(self) -> Metrics:
-        """Returns the tokens in the common form."""
-        return Metrics(
-            prompt_tokens=self.input_tokens,
-            completion_tokens=max(0, self.total_tokens - self.input_tokens),
-            cached_tokens=self.cached,
-        )
 
 
 class Failure(BaseModel):
@@ -140,7 +103,6 @@ class Printed(BaseModel):
     status: str = ""
     message: str = ""
     error: Failure | None = None
-    stats: Stats | None = None
 
 
 class Session:
@@ -149,7 +111,6 @@ class Session:
     def __init__(self) -> None:
         self.draft = Draft()
         self._messages: dict[str, Message] = {}
-        self._used: list[Metrics] = []
 
     def take(self, line: dict[str, Any]) -> None:
         """Reads the next line."""
@@ -172,9 +133,7 @@ class Session:
         """Returns what has been read."""
         for message in self._messages.values():
             self._tell(message)
-        reading, used = self.draft.reading(), sum_metrics(self._used)
-        whole = (used.prompt_tokens or 0) > (reading.tokens().prompt_tokens or 0)  # false if a start was cut off
-        return reading._replace(total=used) if whole else reading
+        return self.draft.reading()
 
     def _hear(self, printed: Printed) -> None:
         self.draft.session_id = self.draft.session_id or printed.session_id
@@ -187,7 +146,6 @@ class Session:
             if printed.error or printed.status == "error":
                 self.draft.fail((printed.error.message if printed.error else "") or self.draft.failure or "error")
             self.draft.is_done = self.draft.failure is None
-            self._used += [printed.stats.metrics()] if printed.stats else []
 
     def _tell(self, message: Message) -> None:
         source = SOURCES.get(message.type, "system")
@@ -200,7 +158,6 @@ class Session:
 
     def _tell_work(self, turn: Turn, message: Message) -> None:
         self.draft.model = message.model or self.draft.model
-        turn.metrics = message.tokens.metrics() if message.tokens else None
         turn.reasoning = [f"{each.subject}\n{each.description}".strip() for each in message.thoughts]
         for call in message.tool_calls:
             self.draft.call(turn, call.id, call.name, call.args)

@@ -2,8 +2,7 @@
 
 The file is one JSON object with `info` and `messages`. The messages are those sent to the LLM, each with further facts
 in `extra` (mini-swe-agent.com/latest/usage/output_files). The file is rewritten after each step, so an interrupted run
-leaves all steps except the last one. Costs come from litellm's price list, which reports 0 for a model without a price;
-a cost of 0 therefore means that it is unknown.
+leaves all steps except the last one.
 """
 
 from collections.abc import Iterable
@@ -11,8 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from a2rl.agent_systems.transcripts.atif import Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, iso_time, parse_arguments
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, iso_time, parse_arguments
 
 ENDED_WELL = {"", "Submitted"}
 
@@ -21,7 +19,6 @@ class Response(BaseModel):
     """The LLM's answer."""
 
     model: str | None = None
-    usage: ChatUsage | None = None
 
 
 Answered = Annotated[Response | None, BeforeValidator(lambda value: value if isinstance(value, dict) else None)]
@@ -33,13 +30,7 @@ class Extra(BaseModel):
 
     timestamp: Annotated[float, Field(ge=0, le=1e11)] | None = None
     response: Answered = None
-    cost: Usd = 0.0
     exception_str: str = ""
-
-    def metrics(self) -> Metrics | None:
-        """Returns the tokens in the common form."""
-        usage = self.response.usage if self.response else None
-        return usage.metrics(self.cost) if usage else None
 
 
 class Function(BaseModel):
@@ -100,7 +91,6 @@ def read(lines: Iterable[str]) -> Reading:
         draft.is_done = info.exit_status == "Submitted"
         if (status := info.exit_status or "") not in ENDED_WELL:
             draft.fail(": ".join(filter(None, (status, draft.failure))))
-    draft.add_costs()
     return draft.reading()
 
 
@@ -129,6 +119,5 @@ def _answer(draft: Draft, message: Message) -> Turn:
         message.content or "",
         timestamp=iso_time(message.extra.timestamp),
         model=response.model if response else None,
-        metrics=message.extra.metrics(),
         reasoning=[message.reasoning_content] if message.reasoning_content else [],
     )

@@ -2,9 +2,7 @@
 
 Each line is a JSON object (opencode.ai/docs/cli, github.com/sst/opencode, packages/opencode/src/cli/cmd/run.ts): a part
 of one of the session's messages, printed when it is complete, or an error. The parts of an answer share a message id.
-`step_finish` contains the answer's tokens, where cached input is not part of the input and reasoning is not part of the
-output. The prompt and the model are not printed, and neither are the sessions of subagents or requests for a title. If
-an answer is cut off during a tool call, neither the call nor the tokens are printed.
+The prompt and the model are not printed, and neither are the sessions of subagents or a tool call that is cut off.
 """
 
 from collections.abc import Iterable
@@ -12,8 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, add_counts, iso_time
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, iso_time
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
 CUT_OFF = {
@@ -21,22 +18,6 @@ CUT_OFF = {
     "content-filter": "the content filter of the API ended an answer",
 }
 """Ends of an answer after which OpenCode stops, without an error."""
-
-
-class Cache(BaseModel):
-    """Cached tokens."""
-
-    read: Count = 0
-    write: Count = 0
-
-
-class Tokens(BaseModel):
-    """The tokens of one answer."""
-
-    input: Count = 0
-    output: Count = 0
-    reasoning: Count = 0
-    cache: Cache = Cache()
 
 
 class State(BaseModel):
@@ -56,20 +37,8 @@ class Part(BaseModel):
     call_id: str = Field(default="", alias="callID")
     tool: str = ""
     state: State = State()
-    tokens: Tokens = Tokens()
-    cost: Usd = 0.0
     reason: str = ""
     """Why an answer has ended: stop, tool-calls, length, ..."""
-
-    def metrics(self) -> Metrics:
-        """Returns the tokens in the common form."""
-        tokens, cache = self.tokens, self.tokens.cache
-        return Metrics(
-            prompt_tokens=add_counts(tokens.input, cache.read, cache.write),
-            completion_tokens=add_counts(tokens.output, tokens.reasoning),
-            cached_tokens=cache.read,
-            cost_usd=self.cost or None,  # 0 if it does not know the prices
-        )
 
 
 class ErrorData(BaseModel):
@@ -126,7 +95,6 @@ def _take(draft: Draft, event: Event) -> None:
             draft.call(turn, part.call_id, part.tool, part.state.input)
             draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
         case "step_finish":
-            turn.metrics = part.metrics()
             draft.is_done = part.reason == "stop"
             if part.reason in CUT_OFF:
                 draft.fail(CUT_OFF[part.reason])

@@ -1,9 +1,8 @@
 """OpenHands: the output of agents/openhands/run.py.
 
 Each line is a JSON object. Most are events of the SDK (docs.openhands.dev/sdk/arch/events; openhands/sdk/event in
-openhands-sdk 1.58.0), whose `kind` is their class; the script adds `Session`, `Usage` and `Failure`. Actions of one
-answer share its `llm_response_id`, which also identifies its usage. The tokens used for condensing the conversation
-belong to no step.
+openhands-sdk 1.58.0), whose `kind` is their class; the script adds `Session` and `Failure`. Actions of one answer share
+its `llm_response_id`.
 """
 
 from collections.abc import Iterable
@@ -12,8 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from a2rl.agent_systems.transcripts.atif import Count, Metrics, Usd
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments, sum_metrics
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments
 
 
 class Text(BaseModel):
@@ -66,19 +64,6 @@ class Line(BaseModel):
     rejection_reason: str = ""
     code: str = ""
     detail: str = ""
-    response_id: str = ""
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
-    cache_read_tokens: Count = 0
-    session_cost: Usd = 0.0
-
-    def metrics(self) -> Metrics:
-        """Returns the tokens in the common form."""
-        return Metrics(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.cache_read_tokens,
-        )
 
 
 class Session:
@@ -86,7 +71,6 @@ class Session:
 
     def __init__(self) -> None:
         self.draft = Draft()
-        self._usages: dict[str, Metrics] = {}
 
     def take(self, line: Line) -> None:
         """Reads the next line."""
@@ -94,10 +78,6 @@ class Session:
         match line.kind:
             case "Session":
                 draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
-            case "Usage":
-                draft.fail(None)  # the agent continued after the error
-                self._usages[line.response_id] = line.metrics()
-                draft.cost_usd = line.session_cost or None  # 0 if it does not know the prices
             case "SystemPromptEvent" if line.system_prompt is not None:
                 draft.turn("system", line.system_prompt.text, timestamp=line.timestamp)
             case "MessageEvent" if line.llm_message is not None:
@@ -112,11 +92,6 @@ class Session:
             case "ConversationErrorEvent" | "Failure":
                 draft.fail(f"{line.code}: {line.detail}")
 
-    def reading(self) -> Reading:
-        """Returns what has been read."""
-        self.draft.total = sum_metrics(list(self._usages.values())) if self._usages else None
-        return self.draft.reading()
-
     def _message(self, line: Line, message: Message) -> None:
         if line.source == "agent":
             self._answer(line, message.content, message.reasoning_content)
@@ -125,13 +100,13 @@ class Session:
 
     def _answer(self, line: Line, said: list[Text], reasoning: str | None) -> Turn:
         """Returns the step for the answer that an event belongs to. The first event contains the answer's text."""
+        self.draft.fail(None)  # the agent continued after the error
         key = line.llm_response_id or ""
         begin = partial(self.draft.answer, key) if key else partial(self.draft.turn, "agent")
         return begin(
             _text(said),
             timestamp=line.timestamp,
             model=self.draft.model,
-            metrics=self._usages.get(key),
             reasoning=[reasoning] if reasoning else [],
         )
 
@@ -149,4 +124,4 @@ def read(lines: Iterable[str]) -> Reading:
     session = Session()
     for line in session.draft.fitting(lines, Line):
         session.take(line)
-    return session.reading()
+    return session.draft.reading()

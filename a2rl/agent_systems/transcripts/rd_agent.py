@@ -12,8 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.atif import Usd
-from a2rl.agent_systems.transcripts.reading import ChatUsage, Draft, Reading, Turn, iso_time
+from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, iso_time
 
 
 class Line(BaseModel):
@@ -29,9 +28,6 @@ class Line(BaseModel):
     asked: str = ""
     text: str | None = None
     reasoning: str | None = None
-    usage: ChatUsage | None = None
-    cost: Usd | None = None
-    """The cost by litellm's price list; None or 0 if the list does not contain the model."""
     exit_code: int | None = None
     stdout: str = ""
     running_time: float | None = None
@@ -62,7 +58,6 @@ class Session:
                     line.text or "",
                     timestamp=iso_time(line.time),
                     model=line.model,
-                    metrics=line.usage.metrics(line.cost) if line.usage else None,
                     reasoning=[line.reasoning] if line.reasoning else [],
                     extra={"stage": line.stage} if line.stage else None,
                 )
@@ -84,5 +79,4 @@ def read(lines: Iterable[str]) -> Reading:
     session = Session()
     for line in session.draft.fitting(lines, Line):
         session.take(line)
-    session.draft.add_costs()
     return session.draft.reading()

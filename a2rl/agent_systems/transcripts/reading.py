@@ -23,12 +23,8 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from a2rl.agent_systems.transcripts.atif import (
-    MAX_COUNT,
-    MAX_USD,
     Agent,
-    Count,
     FinalMetrics,
-    Metrics,
     Observation,
     ObservationResult,
     Step,
@@ -47,6 +43,8 @@ MAX_STEPS = 100_000
 MAX_DEPTH = 32
 """Limit on the nesting of objects. Deeper ones could not be written as JSON again."""
 MAX_STRAY_CHARS = 4_000
+MAX_COUNT = 2**53
+"""Every JSON reader represents whole numbers up to this one exactly."""
 CUT = " [... cut]"
 
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -60,10 +58,6 @@ class Reading(NamedTuple):
     """The id with which the agent system can resume the session."""
     model: str | None = None
     agent_version: str | None = None
-    total: Metrics | None = None
-    """Tokens of the whole attempt, if they are reported. They may include requests that belong to no step."""
-    cost_usd: float | None = None
-    """The cost of the session so far, including its earlier attempts."""
     failure: str | None = None
     """The error that ended the attempt, or that was not resolved when it ended, in the agent system's words."""
     status: int | None = None
@@ -87,101 +81,28 @@ class Reading(NamedTuple):
             stray=self.stray,
         )
 
-    def tokens(self) -> Metrics:
-        """Returns the tokens of the attempt: the reported total, or else the sum over the steps."""
-        return self.total or sum_metrics([step.metrics for step in self.steps if step.metrics])
 
-
-def sum_metrics(parts: Sequence[Metrics]) -> Metrics:
-    """Returns the sums of the tokens. A count that no part contains is None."""
-    return Metrics(
-        prompt_tokens=_sum(part.prompt_tokens for part in parts),
-        completion_tokens=_sum(part.completion_tokens for part in parts),
-        cached_tokens=_sum(part.cached_tokens for part in parts),
-    )
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return add_counts(*known) if known else None
-
-
-def add_counts(*counts: int) -> int:
-    """Returns the sum, or the largest count that a trajectory can have: an agent may write any numbers."""
-    return min(sum(counts), MAX_COUNT)
-
-
-def add_costs(costs: Iterable[float]) -> float:
-    """Returns the sum of costs in dollars, or the largest that a trajectory can have."""
-    return min(math.fsum(costs), MAX_USD)
-
-
-def _cost(readings: Sequence[Reading]) -> float | None:
-    """Returns the total of the last cost that each session reports; None if one reports none, because it was cut off,
-    for example."""
-    sessions = {reading.session_id or str(number): reading.cost_usd for number, reading in enumerate(readings)}
-    known = [cost for cost in sessions.values() if cost is not None]
-    return add_costs(known) if known and len(known) == len(sessions) else None
-
-
-def trajectory(readings: Sequence[Reading], agent: Agent) -> Trajectory:
+def trajectory(readings: Sequence[Reading], agent: Agent, total: FinalMetrics) -> Trajectory:
     """Joins the attempts of one run. Steps are numbered consecutively; if there are several attempts, each step names
-    its attempt."""
+    its attempt.
+
+    Args:
+        total: What the requests to the LLM came to, as far as it is known.
+    """
     steps = [
         step.model_copy(update={"extra": {**(step.extra or {}), "attempt": attempt}} if len(readings) > 1 else {})
         for attempt, reading in enumerate(readings, start=1)
         for step in reading.steps
     ] or [Step(step_id=1, source="system", message="The agent left no transcript that could be read.")]
-    total = sum_metrics([reading.tokens() for reading in readings])
-    in_steps = sum_metrics([step.metrics for step in steps if step.metrics])
     unreadable = sum(reading.unreadable for reading in readings)
-    beyond = _beyond(total, in_steps)
     models = [reading.model for reading in readings if reading.model]
     return Trajectory(
         session_id=next((reading.session_id for reading in readings if reading.session_id), None),
         agent=agent if agent.model_name or not models else agent.model_copy(update={"model_name": models[0]}),
         steps=tuple(step.model_copy(update={"step_id": number}) for number, step in enumerate(steps, start=1)),
-        notes="The totals hold requests that belong to no step: final_metrics.extra says how much." if beyond else None,
-        final_metrics=FinalMetrics(
-            total_prompt_tokens=total.prompt_tokens,
-            total_completion_tokens=total.completion_tokens,
-            total_cached_tokens=total.cached_tokens,
-            total_cost_usd=_cost(readings),
-            total_steps=len(steps),
-            extra={"outside_steps": beyond} if beyond else None,
-        ),
+        final_metrics=total.model_copy(update={"total_steps": len(steps)}),
         extra={"attempts": len(readings), "unreadable_lines": unreadable},
     )
-
-
-def _beyond(total: Metrics, in_steps: Metrics) -> dict[str, int]:
-    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-    differences = {name: (getattr(total, name) or 0) - (getattr(in_steps, name) or 0) for name in names}
-    return {name: difference for name, difference in differences.items() if difference}
-
-
-class PromptDetails(BaseModel):
-    """Details of the prompt tokens."""
-
-    cached_tokens: Count | None = None
-
-
-class ChatUsage(BaseModel):
-    """The tokens of an answer in the format of OpenAI's chat API, which several agent systems use. Cached tokens are
-    part of the prompt."""
-
-    prompt_tokens: Count | None = None
-    completion_tokens: Count | None = None
-    prompt_tokens_details: PromptDetails | None = None
-
-    def metrics(self, cost_usd: float | None) -> Metrics:
-        """Returns the tokens in the common form."""
-        return Metrics(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=self.completion_tokens,
-            cached_tokens=self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None,
-            cost_usd=cost_usd or None,
-        )
 
 
 @dataclass
@@ -195,7 +116,6 @@ class Turn:
     results: list[ObservationResult] = field(default_factory=list)
     timestamp: str | None = None
     model: str | None = None
-    metrics: Metrics | None = None
     extra: dict[str, Any] | None = None
 
     def step(self, number: int) -> Step:
@@ -210,7 +130,6 @@ class Turn:
             reasoning_content=cut("\n".join(self.reasoning)) if acts and self.reasoning else None,
             tool_calls=tuple(self.calls) or None,
             observation=Observation(results=tuple(self.results)) if self.results else None,
-            metrics=self.metrics if acts else None,
             extra=self.extra,
         )
 
@@ -223,8 +142,6 @@ class Draft:
         self.session_id: str | None = None
         self.model: str | None = None
         self.agent_version: str | None = None
-        self.total: Metrics | None = None
-        self.cost_usd: float | None = None
         self.failure: str | None = None
         self.status: int | None = None
         self.is_done = False
@@ -307,11 +224,6 @@ class Draft:
             return
         turn.results.append(ObservationResult(source_call_id=call_id, content=cut(content), extra=extra or None))
 
-    def add_costs(self) -> None:
-        """Makes the cost the sum of those of the answers, if all of them have one."""
-        costs = [turn.metrics.cost_usd for turn in self.turns if turn.metrics]
-        self.cost_usd = add_costs(cost for cost in costs if cost) if costs and all(costs) else None
-
     def reading(self) -> Reading:
         """Returns what has been read so far."""
         return Reading(
@@ -319,8 +231,6 @@ class Draft:
             session_id=self.session_id,
             model=self.model,
             agent_version=self.agent_version,
-            total=self.total,
-            cost_usd=self.cost_usd,
             failure=cut(self.failure) if self.failure else None,
             status=self.status,
             is_done=self.is_done,

@@ -95,9 +95,9 @@ class RunReport(FrozenModel):
     submissions: tuple[Submitted, ...]
     metrics: RunMetrics
     usage: Usage | None
-    """As the agent reports it."""
+    """What the agent did, by its transcripts."""
     seen: LlmUse | None
-    """As the relay measured it."""
+    """Its requests to the LLM, as the relay measured them."""
     ledger_head: str
     """The hash of the last entry of the ledger that this was computed from."""
 

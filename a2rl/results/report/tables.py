@@ -24,9 +24,7 @@ from a2rl.run.records import ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Us
 from a2rl.scoring.means import Interval
 from a2rl.scoring.score import ItemResult
 
-UNSEEN = "Its requests to the LLM could not be measured: the token counts are those that the agent system reports."
-WORTH_A_REMARK = 1.05
-"""The report mentions a ratio of measured to reported tokens that is larger than this."""
+UNSEEN = "Its requests to the LLM could not be measured, so its tokens and their cost are not known."
 MAX_CHARS = 700
 """Longer answers are cut off."""
 
@@ -86,14 +84,9 @@ def usage_figures(usage: Usage | None) -> list[tuple[str, str]]:
     figures = [
         ("steps", usage.steps),
         ("tool calls", usage.tool_calls),
-        ("tokens in", usage.prompt_tokens),
-        ("of which cached", usage.cached_tokens),
-        ("tokens out", usage.completion_tokens),
+        *([("lines not understood", usage.unreadable)] if usage.unreadable else []),
     ]
-    shown = [(name, "not reported" if value is None else f"{value:,}") for name, value in figures]
-    cost = "not reported" if usage.cost_usd is None else f"${usage.cost_usd:.2f}"
-    unread = [("lines not understood", f"{usage.unreadable:,}")] if usage.unreadable else []
-    return [*shown, ("cost, as it reports", cost), *unread]
+    return [(name, f"{value:,}") for name, value in figures]
 
 
 def settings_and_versions(run: RunDir, ready: SetupRecord) -> list[tuple[str, str]]:
@@ -166,9 +159,6 @@ def remarks(executed: ExecuteRecord | None, driver: str | None, calls_llm: bool)
     if seen.server_tools:
         tools = ", ".join(f"{name} ({count:,} requests)" for name, count in seen.server_tools.items())
         sentences.append(f"It asked for more than text of the provider, outside of the sandbox: {tools}.")
-    reported = executed.usage.tokens if executed.usage else None
-    if reported is not None and seen.tokens > WORTH_A_REMARK * reported:
-        sentences.append(f"It reports {reported:,} tokens, but {seen.tokens:,} were measured.")
     return sentences
 
 

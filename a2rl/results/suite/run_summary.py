@@ -161,7 +161,6 @@ def _state(root: Path) -> str:
 def _summarise(run: RunDir, state: str) -> RunSummary:
     spec, graded, entries = run.spec, run.read("grade", GradeRecord), run.ledger.entries()
     executed = run.read("execute", ExecuteRecord)
-    seen, usage = (executed.seen, executed.usage) if executed else (None, None)
     digest, gains = _gains(run, graded, entries)
     labels, validity = labels_of(run), read_validity(run)
     counts, agent_s = counted(run, graded), _agent_s(run, executed)
@@ -184,7 +183,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         refused=sum(event.count for event in events_of(entries, SubmissionRefused)),
         agent_s=agent_s,
         cost_usd=executed.cost_usd if executed else None,
-        tokens=seen.tokens if seen else usage.tokens if usage else None,
+        tokens=executed.seen.tokens if executed and executed.seen else None,
         gpu_hours=_gpu_hours(run, agent_s),
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),

@@ -104,8 +104,7 @@ def _check_execute(run: RunDir) -> None:
     is_same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
     require(is_same, "the record gives another reason for the agent's end than the ledger")
     require(same(record.elapsed_s, ended[-1].elapsed_s), "the record gives another time for the agent than the ledger")
-    tokens = record.usage.tokens if record.usage else None
-    used = (record.elapsed_s, record.cost_usd, tokens, record.seen.tokens if record.seen else None)
+    used = (record.elapsed_s, record.cost_usd, record.seen.tokens if record.seen else None)
     require(all(each is None or each >= 0 for each in used), "the record has a negative time, cost or number of tokens")
     accepted = len(run.ledger.events(SubmissionAccepted))
     require(

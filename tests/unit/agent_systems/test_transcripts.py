@@ -1,15 +1,13 @@
-"""Tests the reading of recorded transcripts against the log of the scripted LLM that they were recorded with.
+"""Tests the reading of recorded transcripts.
 
 tests/transcripts/<format>/<case>.* are as the agent system wrote them, but with neutral paths, shortened prompts and no
-lists of features. `<case>.served.jsonl` is the scripted LLM's log. Cases: `work` plays
-tests/transcripts/work.yaml, or plain.yaml for rd-agent; `resumed` was killed in its third turn and resumed, as was
-`cut`, where some tokens remain unknown; `refused` had a wrong key.
+lists of features. Cases: `work` plays tests/transcripts/work.yaml, or plain.yaml for rd-agent, with a scripted LLM;
+`resumed` was killed in its third turn and resumed, as was `cut`; `refused` had a wrong key.
 """
 
 import copy
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,20 +20,18 @@ from pydantic import ValidationError
 from a2rl.agent_systems.transcripts import (
     Account,
     Agent,
+    FinalMetrics,
     Reading,
     Trajectory,
     ending,
     formats,
-    gemini_cli,
     read_transcript,
     trajectory,
 )
-from a2rl.agent_systems.transcripts.atif import Metrics, Observation, ObservationResult, Step, ToolCall
+from a2rl.agent_systems.transcripts.atif import Step
 from a2rl.agent_systems.transcripts.ending import UNRECORDED, Ending, FailedRequest
 from a2rl.agent_systems.transcripts.reading import parse_arguments
 from a2rl.core.errors import UsageError
-from a2rl.mock_llm.app import Served
-from tests.mock_llm_process import read_log
 
 RECORDED = Path(__file__).parents[2] / "transcripts"
 FORMATS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
@@ -57,24 +53,11 @@ WRONG: list[Any] = [None, True, -1, 1e308, 2**70, "x", "\ud800", [], {}, [[[]]],
 def files(transcript_format: str, case: str) -> list[Path]:
     """Returns the files of a transcript; the output comes last."""
     found = RECORDED.joinpath(transcript_format).glob(f"{case}.*")
-    return sorted((path for path in found if ".served." not in path.name), key=lambda path: (len(path.name), path.name))
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def recorded(transcript_format: str, case: str) -> Reading:
     return read_transcript(transcript_format, *files(transcript_format, case))
-
-
-def served(transcript_format: str, case: str) -> list[Served]:
-    log = read_log(RECORDED / transcript_format / f"{case}.served.jsonl")
-    return [each for each in log if each.status == 200 and each.kind != "count"]
-
-
-def sums(parts: list[Served]) -> Metrics:
-    return Metrics(
-        prompt_tokens=sum(part.input_tokens for part in parts),
-        completion_tokens=sum(part.output_tokens for part in parts),
-        cached_tokens=sum(part.cached_tokens for part in parts),
-    )
 
 
 def acts(reading: Reading) -> list[Step]:
@@ -83,30 +66,6 @@ def acts(reading: Reading) -> list[Step]:
 
 def outputs(step: Step) -> dict[str, str | None]:
     return {each.source_call_id or "": each.content for each in step.observation.results} if step.observation else {}
-
-
-@pytest.mark.parametrize("transcript_format", FORMATS)
-def test_tokens_are_those_that_the_driver_served(transcript_format: str) -> None:
-    for case in ("work", "resumed"):
-        if not files(transcript_format, case):
-            continue
-        reading, log = recorded(transcript_format, case), served(transcript_format, case)
-        assert reading.tokens() == sums(log)
-        final = trajectory([reading], AGENT).final_metrics
-        assert final is not None
-        assert (final.total_prompt_tokens, final.total_completion_tokens) == (
-            sums(log).prompt_tokens,
-            sums(log).completion_tokens,
-        )
-
-
-@pytest.mark.parametrize("transcript_format", WITH_TOOLS)
-def test_each_step_has_the_tokens_of_its_own_answer(transcript_format: str) -> None:
-    main = [each for each in served(transcript_format, "work") if each.kind == "main"]
-    steps = acts(recorded(transcript_format, "work"))
-    assert [step.metrics and step.metrics.model_copy(update={"cost_usd": None}) for step in steps] == [
-        sums([each]) for each in main
-    ]
 
 
 @pytest.mark.parametrize("transcript_format", WITH_TOOLS)
@@ -142,55 +101,24 @@ def test_a_loop_of_rd_agent_is_read() -> None:
         "Loop_0.coding",
         "Loop_0.feedback",
     ]
-    assert [step.metrics and step.metrics.model_copy(update={"cost_usd": None}) for step in steps] == [
-        sums([each]) for each in served("rd-agent", "work")
-    ]
     assert [list(outputs(step).values()) for step in steps] == [[], ["héllo ✓\n"], []]
     assert steps[1].observation is not None
     assert (steps[1].observation.results[0].extra or {})["exit_code"] == 3
-    assert reading.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in steps if step.metrics))
     assert (reading.session_id, reading.unreadable, reading.failure) == ("1", 0, None)
 
 
-def test_sessions_models_and_costs_are_read() -> None:
-    assert recorded("claude-code", "work").cost_usd == pytest.approx(0.1403, abs=1e-3)
+def test_sessions_and_models_are_read() -> None:
     assert recorded("claude-code", "work").model == "claude-opus-4-6"
     assert recorded("claude-code", "work").session_id is not None
-    assert recorded("codex", "work").cost_usd is None
     assert recorded("codex", "work").session_id is not None
-    mini = recorded("mini-swe-agent", "work")
-    assert mini.cost_usd == pytest.approx(sum(step.metrics.cost_usd or 0 for step in acts(mini) if step.metrics))
 
 
 @pytest.mark.parametrize("transcript_format", ["claude-code", "codex", "gemini-cli", "openhands"])
-def test_a_resumed_session_is_one_session_and_counts_tokens_once(transcript_format: str) -> None:
+def test_a_resumed_session_is_one_session(transcript_format: str) -> None:
     reading = recorded(transcript_format, "resumed")
     assert [step.message for step in acts(reading)][-2:] == ["That file is missing. I wait a little.", "All done."]
     assert reading.unreadable == 0
     assert ending("finished", 0, reading.account()) == Ending("finished")
-
-
-def test_tokens_that_two_rollouts_of_codex_share_count_once() -> None:
-    twice = read_transcript("codex", *files("codex", "work")[:1] * 2)
-    assert twice.tokens() == recorded("codex", "work").tokens()
-
-
-def test_an_interrupted_attempt_of_claude_code_keeps_its_tokens(tmp_path: Path) -> None:
-    lines = files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines(keepends=True)
-    cut_off = tmp_path / "log"
-    cut_off.write_text("".join(line for line in lines if '"type": "result"' not in line), encoding="utf-8")
-    reading = read_transcript("claude-code", cut_off)
-    assert reading.tokens() == sums(served("claude-code", "work"))
-    assert reading.cost_usd is None
-
-
-def test_a_result_without_tokens_leaves_those_of_the_answers(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in files("claude-code", "work")[0].read_text(encoding="utf-8").splitlines()]
-    for line in lines:
-        line.pop("model_usage_since_last_result", None)
-    other_version = tmp_path / "log"
-    other_version.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    assert read_transcript("claude-code", other_version).tokens() == sums(served("claude-code", "work"))
 
 
 def test_a_file_that_was_cut_off_does_not_mean_nothing_was_done(tmp_path: Path) -> None:
@@ -201,34 +129,10 @@ def test_a_file_that_was_cut_off_does_not_mean_nothing_was_done(tmp_path: Path) 
     assert not read_transcript("mini-swe-agent", tmp_path / "none").account().has_acted
 
 
-def test_costs_of_a_resumed_session_count_once() -> None:
-    """Those of other sessions add up."""
-    first, second = Reading(session_id="a", cost_usd=1.0), Reading(session_id="a", cost_usd=1.5)
-    other, cut_off = Reading(session_id="b", cost_usd=2.0), Reading(session_id="c")
-    assert cost([first, second]) == 1.5
-    assert cost([first, second, other]) == 3.5
-    assert cost([first, cut_off]) is None
-
-
-def cost(readings: list[Reading]) -> float | None:
-    final = trajectory(readings, AGENT).final_metrics
-    return final.total_cost_usd if final else None
-
-
-def test_opencode_prints_no_tokens_for_a_cut_off_tool_call() -> None:
-    reading, log = recorded("opencode", "cut"), served("opencode", "cut")
+def test_opencode_does_not_print_a_cut_off_tool_call() -> None:
+    reading = recorded("opencode", "cut")
     assert reading.unreadable == 0
-    assert [bool(step.metrics) for step in acts(reading)] == [True, True, False, True]
-    assert reading.tokens() == sums([*log[:2], *log[3:]])
-
-
-def test_what_gemini_cli_used_beside_messages_is_in_the_total() -> None:
-    stats = {"total_tokens": 130, "input_tokens": 110, "output_tokens": 15, "cached": 10}
-    message = {"id": "a", "type": "gemini", "content": "x", "tokens": {"input": 100, "output": 10, "thoughts": 5}}
-    lines = [json.dumps(line) for line in (message, {"type": "result", "status": "success", "stats": stats})]
-    reading = gemini_cli.read(lines)
-    assert reading.tokens() == Metrics(prompt_tokens=110, completion_tokens=20, cached_tokens=10)
-    assert gemini_cli.read([*lines, lines[0].replace('"a"', '"b"')]).tokens().prompt_tokens == 200
+    assert [bool(step.tool_calls) for step in acts(reading)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("transcript_format", FORMATS)
@@ -359,9 +263,7 @@ def test_arguments_that_cannot_be_written_again_stay_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("transcript_format", FORMATS)
-def test_counts_and_costs_at_their_limits_never_raise(transcript_format: str, tmp_path: Path) -> None:
-    """Each fits alone, and their sums do not."""
-
+def test_numbers_at_their_limits_never_raise(transcript_format: str, tmp_path: Path) -> None:
     def raised(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: each if key in ("time", "timestamp") else raised(each) for key, each in value.items()}
@@ -375,15 +277,6 @@ def test_counts_and_costs_at_their_limits_never_raise(transcript_format: str, tm
     for path in files(transcript_format, "work"):
         transcript.write_text("\n".join(json.dumps(raised(value)) for value in values_of(path)), encoding="utf-8")
         assert_sound(read_transcript(transcript_format, transcript))
-
-
-def test_a_long_run_of_openhands_is_read_in_linear_time(tmp_path: Path) -> None:
-    """An earlier reader took more than the two minutes that the pipeline waits for it."""
-    transcript, usage = tmp_path / "transcript", {"kind": "Usage", "prompt_tokens": 5, "completion_tokens": 1}
-    transcript.write_text("\n".join(json.dumps({**usage, "response_id": f"{number}"}) for number in range(5_000)))
-    begun = time.process_time()
-    assert read_transcript("openhands", transcript).tokens().prompt_tokens == 25_000
-    assert time.process_time() - begun < 10
 
 
 def values_of(path: Path) -> list[Any]:
@@ -406,9 +299,13 @@ def places_of(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def assert_sound(reading: Reading) -> None:
-    """Checks that the result can be written and read again."""
-    text = trajectory([reading, reading], AGENT).to_json()
-    Trajectory.model_validate_json(text.encode("utf-8"))
+    """Checks that the result follows the rules of the format, and can be written and read again."""
+    text = trajectory([reading, reading], AGENT, FinalMetrics()).to_json()
+    steps = Trajectory.model_validate_json(text.encode("utf-8")).steps
+    assert [step.step_id for step in steps] == list(range(1, len(steps) + 1))
+    for step in steps:
+        assert step.source == "agent" or not (step.model_name or step.reasoning_content or step.tool_calls)
+        assert outputs(step).keys() <= {call.tool_call_id for call in step.tool_calls or ()}
     ending("crashed", 1, reading.account())
 
 
@@ -433,49 +330,38 @@ def test_unknown_formats_are_refused_with_the_known_ones() -> None:
 
 def test_attempts_are_joined_with_steps_numbered_throughout() -> None:
     first, second = recorded("claude-code", "work"), recorded("codex", "work")
-    joined = trajectory([first, second], AGENT)
+    total = FinalMetrics(total_prompt_tokens=2**60, total_cost_usd=1.5)
+    joined = trajectory([first, second], AGENT, total)
     assert [step.step_id for step in joined.steps] == list(range(1, len(first.steps) + len(second.steps) + 1))
     assert [step.extra and step.extra["attempt"] for step in joined.steps] == [1] * len(first.steps) + [2] * len(
         second.steps
     )
-    assert joined.final_metrics is not None
-    assert joined.final_metrics.total_completion_tokens == (first.tokens().completion_tokens or 0) + (
-        second.tokens().completion_tokens or 0
-    )
+    assert joined.final_metrics == total.model_copy(update={"total_steps": len(joined.steps)})
     assert joined.session_id == first.session_id
     assert joined.agent.model_name == first.model
 
 
-def test_tokens_that_belong_to_no_step_are_named() -> None:
-    step = Step(step_id=1, source="agent", message="", metrics=Metrics(prompt_tokens=10, completion_tokens=1))
-    reading = Reading(steps=(step,), total=Metrics(prompt_tokens=15, completion_tokens=2))
-    joined = trajectory([reading], AGENT)
-    assert joined.final_metrics is not None
-    assert joined.final_metrics.extra == {"outside_steps": {"prompt_tokens": 5, "completion_tokens": 1}}
-    assert joined.notes is not None
-
-
 def test_the_rules_of_the_format_hold() -> None:
-    answer = Observation(results=(ObservationResult(source_call_id="b", content=""),))
-    call = ToolCall(tool_call_id="a", function_name="bash", arguments={})
-    for wrong in (
-        {"source": "user", "metrics": Metrics()},
-        {"source": "agent", "timestamp": "yesterday"},
-        {"source": "agent", "tool_calls": (call,), "observation": answer},
-        {"source": "robot"},
-    ):
+    for wrong in ({"timestamp": "yesterday"}, {"source": "robot"}, {"step_id": 0}):
         with pytest.raises(ValidationError):
-            Step.model_validate({"step_id": 1, "message": "", **wrong})
-    for steps in ((), (Step(step_id=2, source="user", message=""),)):
-        with pytest.raises(ValidationError):
-            Trajectory(agent=AGENT, steps=steps)
+            Step.model_validate({"step_id": 1, "source": "agent", "message": "", **wrong})
     with pytest.raises(ValidationError):
-        Metrics(prompt_tokens=-1)
+        Trajectory(agent=AGENT, steps=())
+
+
+def test_a_trajectory_of_an_earlier_version_is_read() -> None:
+    """It has the tokens of each step, and says what belongs to no step."""
+    whole = json.loads(trajectory([recorded("codex", "work")], AGENT, FinalMetrics(total_prompt_tokens=5)).to_json())
+    expected = Trajectory.model_validate(whole)
+    whole["notes"], whole["final_metrics"]["extra"] = "The totals hold more.", {"outside_steps": {"prompt_tokens": 1}}
+    for step in whole["steps"]:
+        step["metrics"] = {"prompt_tokens": 4, "cost_usd": 0.1}
+    assert Trajectory.model_validate(whole) == expected
 
 
 @pytest.mark.parametrize("transcript_format", FORMATS)
 def test_harbor_reads_our_trajectories(transcript_format: str) -> None:
     harbor = pytest.importorskip("harbor.models.trajectories", reason="the package harbor, which needs Python 3.12")
-    ours = trajectory([recorded(transcript_format, "work")], AGENT).to_json()
+    ours = trajectory([recorded(transcript_format, "work")], AGENT, FinalMetrics()).to_json()
     theirs = harbor.Trajectory.model_validate_json(ours)
     assert json.loads(ours) == theirs.to_json_dict()

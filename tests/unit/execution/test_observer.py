@@ -11,12 +11,18 @@ from typing import Any
 
 import pytest
 
-from a2rl.agent_systems.definition import Agent, TranscriptSource
+from a2rl.agent_systems.definition import Agent, TranscriptSource, find_agent
 from a2rl.core.processes import Child
 from a2rl.core.settings import Settings
 from a2rl.execution import observer as observer_module
 from a2rl.execution.attempt import AgentMessages
-from a2rl.execution.observer import AnswerListener, TranscriptSummary, observing, transcript_summary
+from a2rl.execution.observer import (
+    AnswerListener,
+    TranscriptSummary,
+    observing,
+    summarise_transcript,
+    transcript_summary,
+)
 from a2rl.run.directory import RunDir
 from tests.run_maker import kill, wait_for
 
@@ -136,6 +142,20 @@ def test_one_that_takes_too_long_is_left_unread(
     run = observed(RESULT)
     assert transcript_summary(run, claude(), settings, 1) == TranscriptSummary()
     assert "could not be read" in (run.logs / "pipeline.jsonl").read_text()
+
+
+def test_the_totals_of_a_trajectory_are_those_of_the_relay(observed: Callable[..., RunDir], settings: Settings) -> None:
+    run, agent = observed(RESULT), find_agent("fake", settings.root)
+    summarise_transcript(run, agent, settings, 1)
+    assert json.loads(run.trajectory.read_text())["final_metrics"] == {"total_steps": 1}
+    request = {"t": 1.0, "path": "/", "asked": "m", "status": 200, "prompt_tokens": 2**60, "cost_usd": 0.25}
+    request |= {"completion_tokens": 5, "cache_read_tokens": 3}
+    (run.logs / "llm.jsonl").write_text(f"{json.dumps(request)}\n" * 2)
+    summarise_transcript(run, agent, settings, 1)
+    assert json.loads(run.trajectory.read_text())["final_metrics"] == {
+        "total_prompt_tokens": 2**61, "total_completion_tokens": 10, "total_cached_tokens": 6, "total_cost_usd": 0.5,
+        "total_steps": 1,
+    }  # fmt: skip
 
 
 def test_a_listener_reads_in_small_parts_and_misses_no_answer(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from a2rl.results.report.work import MAX_LINES, MAX_STEPS
 from a2rl.results.table import Cell, Table, plain, table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
+from a2rl.run.records import ExecuteRecord
 from a2rl.task_api.catalog import load_task
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
@@ -115,6 +117,20 @@ def test_steps_are_shown_in_order_with_times_and_submissions(settings: Settings)
     assert "2 · agent · 20s" in page
     assert page.count('href="#step-') == 3
     assert '<details class="call"><summary>' in page, "tool calls are folded"
+
+
+def test_a_record_of_an_earlier_version_has_tokens_too(settings: Settings) -> None:
+    """They do not count: the agent's own transcript reported them."""
+    run = simulate_run(settings, 1)
+    record = json.loads(run.record_path("execute").read_text())
+    record["usage"] |= {"prompt_tokens": 123, "completion_tokens": 4, "cached_tokens": None, "cost_usd": 56.78}
+    run.record_path("execute").write_text(json.dumps({**record, "seen": None}))
+    executed = run.need("execute", ExecuteRecord)
+    assert executed.usage is not None
+    assert (executed.usage.steps, executed.cost_usd) == (9, None)
+    page = page_of(run, settings)
+    assert "tool calls" in page
+    assert "56.78" not in page
 
 
 def test_steps_without_times_are_shown_without_a_place(settings: Settings) -> None:
