@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.reading import Reading, Turn
 
 SYNTHETIC = "<synthetic>"
 """The `model` of messages that Claude Code writes itself, such as API errors."""
@@ -109,26 +109,26 @@ class Session:
     """The log read so far. If a session was resumed, the log contains its attempts one after another."""
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.reading = Reading()
         self._calls = self._counted = 0
         """The calls of tools up to the last `result`, and the number of turns in which they are."""
 
     def take(self, line: dict[str, Any]) -> None:
         """Reads the next line."""
-        draft = self.draft
+        reading = self.reading
         match line.get("type"), line.get("subtype"):
-            case "assistant" | "user", _ if said := draft.fit(line, Said):
+            case "assistant" | "user", _ if said := reading.fit(line, Said):
                 self._hear(said)
-            case "system", "init" if init := draft.fit(line, Init):
-                draft.session_id, draft.model = init.session_id, init.model
-                draft.agent_version = init.claude_code_version
-            case "system", "api_retry" if retry := draft.fit(line, ApiRetry):
-                draft.fail(f"API Error: {retry.error_status or ''} {retry.error}".strip(), retry.error_status)
-            case "result", _ if result := draft.fit(line, Result):
-                self._calls += sum(len(turn.calls) for turn in draft.turns[self._counted :])
-                self._counted = len(draft.turns)  # not all again: there may be a result after each turn
-                draft.fail(result.failure(self._calls), result.api_error_status)
-                draft.is_done = result.subtype == "success" and draft.failure is None
+            case "system", "init" if init := reading.fit(line, Init):
+                reading.session_id, reading.model = init.session_id, init.model
+                reading.agent_version = init.claude_code_version
+            case "system", "api_retry" if retry := reading.fit(line, ApiRetry):
+                reading.fail(f"API Error: {retry.error_status or ''} {retry.error}".strip(), retry.error_status)
+            case "result", _ if result := reading.fit(line, Result):
+                self._calls += sum(len(turn.calls) for turn in reading.turns[self._counted :])
+                self._counted = len(reading.turns)  # not all again: there may be a result after each turn
+                reading.fail(result.failure(self._calls), result.api_error_status)
+                reading.is_done = result.subtype == "success" and reading.failure is None
 
     def _hear(self, said: Said) -> None:
         blocks = said.message.blocks()
@@ -137,21 +137,21 @@ class Session:
                 self._told(said, block)
         elif said.message.model == SYNTHETIC:
             for block in blocks:
-                self.draft.turn("system", block.text, timestamp=said.timestamp)
+                self.reading.turn("system", block.text, timestamp=said.timestamp)
         else:
-            self.draft.fail(None)  # the retry has succeeded
-            self.draft.is_done = False
+            self.reading.fail(None)  # the retry has succeeded
+            self.reading.is_done = False
             message = said.message
-            turn = self.draft.answer(message.id, timestamp=said.timestamp, model=message.model, extra=said.extra())
+            turn = self.reading.answer(message.id, timestamp=said.timestamp, model=message.model, extra=said.extra())
             for block in blocks:
                 self._part(turn, block)
 
     def _told(self, said: Said, block: Block) -> None:
         if block.type == "tool_result":
             extra = {"is_error": True} if block.is_error else {}
-            self.draft.result(block.tool_use_id, block.content_text(), **extra)
+            self.reading.result(block.tool_use_id, block.content_text(), **extra)
         elif block.type == "text":
-            self.draft.turn("user", block.text, timestamp=said.timestamp, extra=said.extra())
+            self.reading.turn("user", block.text, timestamp=said.timestamp, extra=said.extra())
 
     def _part(self, turn: Turn, block: Block) -> None:
         match block.type:
@@ -160,12 +160,12 @@ class Session:
             case "thinking":
                 turn.reasoning.append(block.thinking)
             case "tool_use":
-                self.draft.call(turn, block.id, block.name, block.input)
+                self.reading.call(turn, block.id, block.name, block.input)
 
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for line in session.draft.objects(lines):
+    for line in session.reading.objects(lines):
         session.take(line)
-    return session.draft.reading()
+    return session.reading.finished()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments
+from a2rl.agent_systems.transcripts.reading import Reading, Turn, parse_arguments
 
 SOURCES: dict[str, Literal["system", "user"]] = {"user": "user", "developer": "system", "system": "system"}
 
@@ -112,77 +112,77 @@ class Session:
     """The rollout read so far."""
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.reading = Reading()
         self._answer: Turn | None = None
 
     def take(self, line: Line) -> None:
         """Reads the next line of a rollout."""
-        draft, payload = self.draft, line.payload
+        reading, payload = self.reading, line.payload
         match line.type, payload.get("type"):
-            case "session_meta", _ if meta := draft.fit(payload, SessionMeta):
-                draft.session_id = draft.session_id or meta.id  # later ids belong to its subagents
-                draft.agent_version = meta.cli_version
-            case "turn_context", _ if context := draft.fit(payload, TurnContext):
-                draft.model = context.model
+            case "session_meta", _ if meta := reading.fit(payload, SessionMeta):
+                reading.session_id = reading.session_id or meta.id  # later ids belong to its subagents
+                reading.agent_version = meta.cli_version
+            case "turn_context", _ if context := reading.fit(payload, TurnContext):
+                reading.model = context.model
             case "response_item", "message" | "reasoning":
                 self._say(line)
-            case "response_item", "function_call" | "custom_tool_call" if call := draft.fit(payload, Call):
-                draft.call(self._answering(line), call.call_id, call.name, call.values())
-            case "response_item", "function_call_output" | "custom_tool_call_output" if output := draft.fit(
+            case "response_item", "function_call" | "custom_tool_call" if call := reading.fit(payload, Call):
+                reading.call(self._answering(line), call.call_id, call.name, call.values())
+            case "response_item", "function_call_output" | "custom_tool_call_output" if output := reading.fit(
                 payload, Output
             ):
-                draft.result(output.call_id, output.text())
+                reading.result(output.call_id, output.text())
             case "token_usage_record", _:
                 self._answer = None
             case "event_msg", "task_started":
-                draft.is_done = False
-            case "event_msg", "task_complete" if end := draft.fit(payload, TaskComplete):
-                draft.fail(end.error.message if end.error else None)
-                draft.is_done = end.error is None
+                reading.is_done = False
+            case "event_msg", "task_complete" if end := reading.fit(payload, TaskComplete):
+                reading.fail(end.error.message if end.error else None)
+                reading.is_done = end.error is None
             case "event_msg", "turn_aborted":
-                draft.fail(f"the turn was aborted: {payload.get('reason')}")
+                reading.fail(f"the turn was aborted: {payload.get('reason')}")
 
     def hear(self, printed: Printed) -> None:
         """Reads the next printed line."""
         match printed.type:
             case "error":
-                self.draft.fail(printed.message)
+                self.reading.fail(printed.message)
             case "turn.failed":
-                self.draft.fail(printed.error.message if printed.error else self.draft.failure or "the turn failed")
+                self.reading.fail(printed.error.message if printed.error else self.reading.failure or "the turn failed")
             case "item.completed" if printed.item.type != "error":
-                self.draft.fail(None)
+                self.reading.fail(None)
             case "turn.completed":
-                self.draft.fail(None)
-                self.draft.is_done = True
+                self.reading.fail(None)
+                self.reading.is_done = True
             case "turn.started":
-                self.draft.is_done = False
+                self.reading.is_done = False
             case "thread.started":
-                self.draft.session_id = self.draft.session_id or printed.thread_id
+                self.reading.session_id = self.reading.session_id or printed.thread_id
 
     def _say(self, line: Line) -> None:
-        if (said := self.draft.fit(line.payload, Said)) is None:
+        if (said := self.reading.fit(line.payload, Said)) is None:
             return
         if line.payload["type"] == "reasoning":
             self._answering(line).reasoning.append(said.text())
         elif said.role in SOURCES:
-            self.draft.turn(SOURCES[said.role], said.text(), timestamp=line.timestamp)
+            self.reading.turn(SOURCES[said.role], said.text(), timestamp=line.timestamp)
         else:
             self._answering(line).message.append(said.text())
 
     def _answering(self, line: Line) -> Turn:
         """Returns the step of the current answer. The first part of an answer begins a new step."""
         if self._answer is None:
-            self._answer = self.draft.turn("agent", timestamp=line.timestamp, model=self.draft.model)
+            self._answer = self.reading.turn("agent", timestamp=line.timestamp, model=self.reading.model)
         return self._answer
 
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for value in session.draft.objects(lines):
+    for value in session.reading.objects(lines):
         if "payload" not in value:
-            if printed := session.draft.fit(value, Printed):
+            if printed := session.reading.fit(value, Printed):
                 session.hear(printed)
-        elif line := session.draft.fit(value, Line):
+        elif line := session.reading.fit(value, Line):
             session.take(line)
-    return session.draft.reading()
+    return session.reading.finished()

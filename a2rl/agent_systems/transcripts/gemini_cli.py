@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn
+from a2rl.agent_systems.transcripts.reading import Reading, Turn
 
 SOURCES: dict[str, Literal["system", "user", "agent"]] = {"user": "user", "gemini": "agent"}
 """All other types of messages are notices of the CLI itself."""
@@ -109,66 +109,66 @@ class Session:
     """The messages read so far, in the order in which they first appeared."""
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.reading = Reading()
         self._messages: dict[str, Message] = {}
 
     def take(self, line: dict[str, Any]) -> None:
         """Reads the next line."""
-        draft = self.draft
+        reading = self.reading
         if "sessionId" in line:
-            header = draft.fit(line, Header)
-            draft.session_id = header.session_id if header else draft.session_id
+            header = reading.fit(line, Header)
+            reading.session_id = header.session_id if header else reading.session_id
         elif "$set" in line:
-            change = draft.fit(line["$set"], Change)
+            change = reading.fit(line["$set"], Change)
             for each in change.messages if change else []:
-                if (message := draft.fit(each, Message)) is not None:
+                if (message := reading.fit(each, Message)) is not None:
                     self._messages.setdefault(message.id, message)
         elif "id" not in line:
-            if (printed := draft.fit(line, Printed)) is not None:
+            if (printed := reading.fit(line, Printed)) is not None:
                 self._hear(printed)
-        elif (message := draft.fit(line, Message)) is not None:
+        elif (message := reading.fit(line, Message)) is not None:
             self._messages[message.id] = message
 
-    def reading(self) -> Reading:
+    def finished(self) -> Reading:
         """Returns what has been read."""
         for message in self._messages.values():
             self._tell(message)
-        return self.draft.reading()
+        return self.reading.finished()
 
     def _hear(self, printed: Printed) -> None:
-        self.draft.session_id = self.draft.session_id or printed.session_id
+        self.reading.session_id = self.reading.session_id or printed.session_id
         if printed.type == "init" or (printed.type in {"message", "tool_use"} and printed.role != "user"):
-            self.draft.fail(None)
-            self.draft.is_done = False
+            self.reading.fail(None)
+            self.reading.is_done = False
         elif printed.type == "error":  # its turn limit and loops are no error of the result
-            self.draft.fail(printed.message or None)
+            self.reading.fail(printed.message or None)
         elif printed.type == "result":
             if printed.error or printed.status == "error":
-                self.draft.fail((printed.error.message if printed.error else "") or self.draft.failure or "error")
-            self.draft.is_done = self.draft.failure is None
+                self.reading.fail((printed.error.message if printed.error else "") or self.reading.failure or "error")
+            self.reading.is_done = self.reading.failure is None
 
     def _tell(self, message: Message) -> None:
         source = SOURCES.get(message.type, "system")
         text = message.text()
         if source != "agent" and not text:
             return  # results of tools, which are also stored with their calls
-        turn = self.draft.turn(source, text, timestamp=message.timestamp, model=message.model)
+        turn = self.reading.turn(source, text, timestamp=message.timestamp, model=message.model)
         if source == "agent":
             self._tell_work(turn, message)
 
     def _tell_work(self, turn: Turn, message: Message) -> None:
-        self.draft.model = message.model or self.draft.model
+        self.reading.model = message.model or self.reading.model
         turn.reasoning = [f"{each.subject}\n{each.description}".strip() for each in message.thoughts]
         for call in message.tool_calls:
-            self.draft.call(turn, call.id, call.name, call.args)
+            self.reading.call(turn, call.id, call.name, call.args)
             if call.result is not None:
                 told = [part.function_response.text() for part in call.result if part.function_response]
-                self.draft.result(call.id, "\n".join(told), **({"status": call.status} if call.status else {}))
+                self.reading.result(call.id, "\n".join(told), **({"status": call.status} if call.status else {}))
 
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for line in session.draft.objects(lines):
+    for line in session.reading.objects(lines):
         session.take(line)
-    return session.reading()
+    return session.finished()

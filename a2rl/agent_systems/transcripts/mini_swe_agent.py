@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, iso_time, parse_arguments
+from a2rl.agent_systems.transcripts.reading import Reading, Turn, iso_time, parse_arguments
 
 ENDED_WELL = {"", "Submitted"}
 
@@ -80,41 +80,41 @@ class Info(BaseModel):
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
-    draft = Draft()
-    document = draft.document(lines)
+    reading = Reading()
+    document = reading.document(lines)
     messages = document.get("messages", [])
     for value in messages if isinstance(messages, list) else []:
-        if (message := draft.fit(value, Message)) is not None:
-            _take(draft, message)
-    if (info := draft.fit(document.get("info", {}), Info)) is not None:
-        draft.agent_version, draft.model = info.mini_version, info.config.model.model_name
-        draft.is_done = info.exit_status == "Submitted"
+        if (message := reading.fit(value, Message)) is not None:
+            _take(reading, message)
+    if (info := reading.fit(document.get("info", {}), Info)) is not None:
+        reading.agent_version, reading.model = info.mini_version, info.config.model.model_name
+        reading.is_done = info.exit_status == "Submitted"
         if (status := info.exit_status or "") not in ENDED_WELL:
-            draft.fail(": ".join(filter(None, (status, draft.failure))))
-    return draft.reading()
+            reading.fail(": ".join(filter(None, (status, reading.failure))))
+    return reading.finished()
 
 
-def _take(draft: Draft, message: Message) -> None:
+def _take(reading: Reading, message: Message) -> None:
     match message.role:
         case "assistant":
-            turn = _answer(draft, message)
+            turn = _answer(reading, message)
             for call in message.tool_calls or ():
-                draft.call(turn, call.id, call.function.name, parse_arguments(call.function.arguments))
+                reading.call(turn, call.id, call.function.name, parse_arguments(call.function.arguments))
         case "tool":
-            draft.result(message.tool_call_id, message.content or "")
+            reading.result(message.tool_call_id, message.content or "")
         case "exit":
-            draft.fail(message.extra.exception_str or None)
+            reading.fail(message.extra.exception_str or None)
         case "system" | "user":
             if message.extra.response is not None:
-                _answer(draft, Message(role="assistant", extra=message.extra))
+                _answer(reading, Message(role="assistant", extra=message.extra))
             source: Literal["system", "user"] = "system" if message.role == "system" else "user"
-            draft.turn(source, message.content or "", timestamp=iso_time(message.extra.timestamp))
+            reading.turn(source, message.content or "", timestamp=iso_time(message.extra.timestamp))
 
 
-def _answer(draft: Draft, message: Message) -> Turn:
+def _answer(reading: Reading, message: Message) -> Turn:
     """Adds a step of the agent. An answer without a command is stored only in the complaint that follows it."""
     response = message.extra.response
-    return draft.turn(
+    return reading.turn(
         "agent",
         message.content or "",
         timestamp=iso_time(message.extra.timestamp),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, iso_time
+from a2rl.agent_systems.transcripts.reading import Reading, iso_time
 
 END_OF_CALENDAR_MS = 253_402_300_799_000
 CUT_OFF = {
@@ -71,30 +71,30 @@ class Event(BaseModel):
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
-    draft = Draft()
-    for event in draft.fitting(lines, Event):
-        _take(draft, event)
-    return draft.reading()
+    reading = Reading()
+    for event in reading.fitting(lines, Event):
+        _take(reading, event)
+    return reading.finished()
 
 
-def _take(draft: Draft, event: Event) -> None:
-    draft.session_id = event.session_id or draft.session_id
+def _take(reading: Reading, event: Event) -> None:
+    reading.session_id = event.session_id or reading.session_id
     if event.error:
-        draft.fail(event.error.words(), event.error.data.status_code)
+        reading.fail(event.error.words(), event.error.data.status_code)
     if (part := event.part) is None:
         return
-    turn = draft.answer(part.message_id, timestamp=iso_time(event.timestamp and event.timestamp / 1000))
+    turn = reading.answer(part.message_id, timestamp=iso_time(event.timestamp and event.timestamp / 1000))
     match event.type:
         case "step_start":
-            draft.fail(None)  # the agent continued after the error
+            reading.fail(None)  # the agent continued after the error
         case "text":
             turn.message.append(part.text)
         case "reasoning":
             turn.reasoning.append(part.text)
         case "tool_use":
-            draft.call(turn, part.call_id, part.tool, part.state.input)
-            draft.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
+            reading.call(turn, part.call_id, part.tool, part.state.input)
+            reading.result(part.call_id, part.state.output or part.state.error or "", status=part.state.status)
         case "step_finish":
-            draft.is_done = part.reason == "stop"
+            reading.is_done = part.reason == "stop"
             if part.reason in CUT_OFF:
-                draft.fail(CUT_OFF[part.reason])
+                reading.fail(CUT_OFF[part.reason])

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, parse_arguments
+from a2rl.agent_systems.transcripts.reading import Reading, Turn, parse_arguments
 
 
 class Text(BaseModel):
@@ -70,43 +70,43 @@ class Session:
     """The events read so far."""
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.reading = Reading()
 
     def take(self, line: Line) -> None:
         """Reads the next line."""
-        draft = self.draft
+        reading = self.reading
         match line.kind:
             case "Session":
-                draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
+                reading.session_id, reading.model, reading.agent_version = line.id, line.model, line.version
             case "SystemPromptEvent" if line.system_prompt is not None:
-                draft.turn("system", line.system_prompt.text, timestamp=line.timestamp)
+                reading.turn("system", line.system_prompt.text, timestamp=line.timestamp)
             case "MessageEvent" if line.llm_message is not None:
                 self._message(line, line.llm_message)
             case "ActionEvent" if line.tool_call is not None:
                 turn = self._answer(line, line.thought, line.reasoning_content)
-                draft.call(turn, line.tool_call_id, line.tool_call.name, parse_arguments(line.tool_call.arguments))
+                reading.call(turn, line.tool_call_id, line.tool_call.name, parse_arguments(line.tool_call.arguments))
             case "ObservationEvent" if line.observation is not None:
-                draft.result(line.tool_call_id, _text(line.observation.content), **_exit(line.observation))
+                reading.result(line.tool_call_id, _text(line.observation.content), **_exit(line.observation))
             case "AgentErrorEvent" | "UserRejectObservation":
-                draft.result(line.tool_call_id, line.error or line.rejection_reason)
+                reading.result(line.tool_call_id, line.error or line.rejection_reason)
             case "ConversationErrorEvent" | "Failure":
-                draft.fail(f"{line.code}: {line.detail}")
+                reading.fail(f"{line.code}: {line.detail}")
 
     def _message(self, line: Line, message: Message) -> None:
         if line.source == "agent":
             self._answer(line, message.content, message.reasoning_content)
         else:
-            self.draft.turn("user", _text(message.content), timestamp=line.timestamp)
+            self.reading.turn("user", _text(message.content), timestamp=line.timestamp)
 
     def _answer(self, line: Line, said: list[Text], reasoning: str | None) -> Turn:
         """Returns the step for the answer that an event belongs to. The first event contains the answer's text."""
-        self.draft.fail(None)  # the agent continued after the error
+        self.reading.fail(None)  # the agent continued after the error
         key = line.llm_response_id or ""
-        begin = partial(self.draft.answer, key) if key else partial(self.draft.turn, "agent")
+        begin = partial(self.reading.answer, key) if key else partial(self.reading.turn, "agent")
         return begin(
             _text(said),
             timestamp=line.timestamp,
-            model=self.draft.model,
+            model=self.reading.model,
             reasoning=[reasoning] if reasoning else [],
         )
 
@@ -122,6 +122,6 @@ def _exit(observation: Observation) -> dict[str, Any]:
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for line in session.draft.fitting(lines, Line):
+    for line in session.reading.fitting(lines, Line):
         session.take(line)
-    return session.draft.reading()
+    return session.reading.finished()

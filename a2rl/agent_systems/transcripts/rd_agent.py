@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from a2rl.agent_systems.transcripts.reading import Draft, Reading, Turn, iso_time
+from a2rl.agent_systems.transcripts.reading import Reading, Turn, iso_time
 
 
 class Line(BaseModel):
@@ -39,21 +39,21 @@ class Session:
     """The lines read so far."""
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.reading = Reading()
         self._answer: Turn | None = None
         self._runs = 0
 
     def take(self, line: Line) -> None:
         """Reads the next line."""
-        draft = self.draft
+        reading = self.reading
         match line.kind:
             case "Session":
-                draft.session_id, draft.model, draft.agent_version = line.id, line.model, line.version
-                draft.turn("user", line.prompt, timestamp=iso_time(line.time))
+                reading.session_id, reading.model, reading.agent_version = line.id, line.model, line.version
+                reading.turn("user", line.prompt, timestamp=iso_time(line.time))
             case "Answer":
-                draft.fail(None)  # the agent continued after the error
-                draft.turn("user", line.asked, timestamp=iso_time(line.time))
-                self._answer = draft.turn(
+                reading.fail(None)  # the agent continued after the error
+                reading.turn("user", line.asked, timestamp=iso_time(line.time))
+                self._answer = reading.turn(
                     "agent",
                     line.text or "",
                     timestamp=iso_time(line.time),
@@ -64,19 +64,19 @@ class Session:
             case "Run" if self._answer is not None:
                 self._ran(self._answer, line)
             case "Error" | "Failure":
-                draft.fail(line.detail)
+                reading.fail(line.detail)
 
     def _ran(self, answer: Turn, line: Line) -> None:
         self._runs += 1
         call_id = f"run-{self._runs}"
-        self.draft.call(answer, call_id, "run_code", {})
+        self.reading.call(answer, call_id, "run_code", {})
         graded = f"\nThe grader's answer: {json.dumps(line.benchmark)}" if line.benchmark else ""
-        self.draft.result(call_id, line.stdout + graded, exit_code=line.exit_code, seconds=line.running_time)
+        self.reading.result(call_id, line.stdout + graded, exit_code=line.exit_code, seconds=line.running_time)
 
 
 def read(lines: Iterable[str]) -> Reading:
     """Reads a transcript in this format."""
     session = Session()
-    for line in session.draft.fitting(lines, Line):
+    for line in session.reading.fitting(lines, Line):
         session.take(line)
-    return session.draft.reading()
+    return session.reading.finished()

@@ -1,16 +1,16 @@
 """The common result of reading a transcript, and how the readings of a run are joined into one trajectory.
 
 Transcripts are untrusted: an agent can write anything into them. The reader of a format declares pydantic models for
-the parts that it uses, and reads through a `Draft`, which returns only what fits those models and counts the rest as
+the parts that it uses, and reads through a `Reading`, which returns only what fits those models and counts the rest as
 unreadable. Whatever a transcript contains, reading it raises no exception, uses limited memory, and produces a
 trajectory that can be written as JSON. We use no library: each agent system has its own format, and none of them
 publishes a reader in Python.
 
 def read(lines: Iterable[str]) -> Reading:
-    draft = Draft()
-    for line in draft.fitting(lines, Said):
-        draft.turn("agent", line.text)
-    return draft.reading()
+    reading = Reading()
+    for line in reading.fitting(lines, Said):
+        reading.turn("agent", line.text)
+    return reading.finished()
 """
 
 import json
@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -50,61 +50,6 @@ CUT = " [... cut]"
 Shape = TypeVar("Shape", bound=BaseModel)
 
 
-class Reading(NamedTuple):
-    """One attempt of an agent system, as recorded in its own transcript."""
-
-    steps: tuple[Step, ...] = ()
-    session_id: str | None = None
-    """The id with which the agent system can resume the session."""
-    model: str | None = None
-    agent_version: str | None = None
-    failure: str | None = None
-    """The error that ended the attempt, or that was not resolved when it ended, in the agent system's words."""
-    status: int | None = None
-    """The HTTP status of that error, if it has a field of its own."""
-    is_done: bool = False
-    """Whether the agent system says that the work was completed."""
-    unreadable: int = 0
-    """Lines that could not be understood."""
-    stray: str = ""
-    """The end of the output that is not part of the transcript but was printed between its lines."""
-
-    def account(self) -> Account:
-        """Returns what it says about the end."""
-        return Account(
-            failure=(self.failure or "")[:MAX_STRAY_CHARS],
-            status=self.status,
-            is_done=self.is_done,
-            # A file that was cut off while it was written says nothing about what was done.
-            has_acted=any(step.source == "agent" and (step.message or step.tool_calls) for step in self.steps)
-            or bool(self.unreadable and not self.steps and not self.stray),
-            stray=self.stray,
-        )
-
-
-def trajectory(readings: Sequence[Reading], agent: Agent, total: FinalMetrics) -> Trajectory:
-    """Joins the attempts of one run. Steps are numbered consecutively; if there are several attempts, each step names
-    its attempt.
-
-    Args:
-        total: What the requests to the LLM came to, as far as it is known.
-    """
-    steps = [
-        step.model_copy(update={"extra": {**(step.extra or {}), "attempt": attempt}} if len(readings) > 1 else {})
-        for attempt, reading in enumerate(readings, start=1)
-        for step in reading.steps
-    ] or [Step(step_id=1, source="system", message="The agent left no transcript that could be read.")]
-    unreadable = sum(reading.unreadable for reading in readings)
-    models = [reading.model for reading in readings if reading.model]
-    return Trajectory(
-        session_id=next((reading.session_id for reading in readings if reading.session_id), None),
-        agent=agent if agent.model_name or not models else agent.model_copy(update={"model_name": models[0]}),
-        steps=tuple(step.model_copy(update={"step_id": number}) for number, step in enumerate(steps, start=1)),
-        final_metrics=total.model_copy(update={"total_steps": len(steps)}),
-        extra={"attempts": len(readings), "unreadable_lines": unreadable},
-    )
-
-
 @dataclass
 class Turn:
     """A step that is not finished yet."""
@@ -134,21 +79,42 @@ class Turn:
         )
 
 
-class Draft:
-    """A reading that is not finished yet. It takes events in order, and adds each result to the step of its call."""
+@dataclass
+class Reading:
+    """One attempt of an agent system, as recorded in its own transcript. The reader of a format adds what happened, in
+    order; `finished` makes the steps."""
 
-    def __init__(self) -> None:
-        self.turns: list[Turn] = []
-        self.session_id: str | None = None
-        self.model: str | None = None
-        self.agent_version: str | None = None
-        self.failure: str | None = None
-        self.status: int | None = None
-        self.is_done = False
-        self.unreadable = 0
-        self._asked: dict[str, Turn] = {}
-        self._answers: dict[str, Turn] = {}
-        self._stray = ""
+    steps: tuple[Step, ...] = ()
+    session_id: str | None = None
+    """The id with which the agent system can resume the session."""
+    model: str | None = None
+    agent_version: str | None = None
+    failure: str | None = None
+    """The error that ended the attempt, or that was not resolved when it ended, in the agent system's words."""
+    status: int | None = None
+    """The HTTP status of that error, if it has a field of its own."""
+    is_done: bool = False
+    """Whether the agent system says that the work was completed."""
+    unreadable: int = 0
+    """Lines that could not be understood."""
+    stray: str = ""
+    """The end of the output that is not part of the transcript but was printed between its lines."""
+    turns: list[Turn] = field(default_factory=list)
+    """The steps that are not finished yet."""
+    _asked: dict[str, Turn] = field(default_factory=dict)
+    _answers: dict[str, Turn] = field(default_factory=dict)
+
+    def account(self) -> Account:
+        """Returns what it says about the end."""
+        return Account(
+            failure=(self.failure or "")[:MAX_STRAY_CHARS],
+            status=self.status,
+            is_done=self.is_done,
+            # A file that was cut off while it was written says nothing about what was done.
+            has_acted=any(step.source == "agent" and (step.message or step.tool_calls) for step in self.steps)
+            or bool(self.unreadable and not self.steps and not self.stray),
+            stray=self.stray,
+        )
 
     def objects(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yields the lines that are JSON objects, and counts the others as unreadable."""
@@ -186,7 +152,7 @@ class Draft:
         try:
             return _json_object(text, max_chars)
         except NotJsonError:
-            self._stray = (self._stray + clean(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
+            self.stray = (self.stray + clean(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
         except (ValueError, RecursionError):
             pass
         self.unreadable += 1
@@ -224,19 +190,35 @@ class Draft:
             return
         turn.results.append(ObservationResult(source_call_id=call_id, content=cut(content), extra=extra or None))
 
-    def reading(self) -> Reading:
-        """Returns what has been read so far."""
-        return Reading(
-            steps=tuple(turn.step(number) for number, turn in enumerate(self.turns, start=1)),
-            session_id=self.session_id,
-            model=self.model,
-            agent_version=self.agent_version,
-            failure=cut(self.failure) if self.failure else None,
-            status=self.status,
-            is_done=self.is_done,
-            unreadable=self.unreadable,
-            stray=self._stray.strip(),
-        )
+    def finished(self) -> "Reading":
+        """Returns the reading with its steps, when all was read."""
+        self.steps = tuple(turn.step(number) for number, turn in enumerate(self.turns, start=1))
+        self.failure, self.stray = cut(self.failure) if self.failure else None, self.stray.strip()
+        self.turns, self._asked, self._answers = [], {}, {}
+        return self
+
+
+def trajectory(readings: Sequence[Reading], agent: Agent, total: FinalMetrics) -> Trajectory:
+    """Joins the attempts of one run. Steps are numbered consecutively; if there are several attempts, each step names
+    its attempt.
+
+    Args:
+        total: What the requests to the LLM came to, as far as it is known.
+    """
+    steps = [
+        step.model_copy(update={"extra": {**(step.extra or {}), "attempt": attempt}} if len(readings) > 1 else {})
+        for attempt, reading in enumerate(readings, start=1)
+        for step in reading.steps
+    ] or [Step(step_id=1, source="system", message="The agent left no transcript that could be read.")]
+    unreadable = sum(reading.unreadable for reading in readings)
+    models = [reading.model for reading in readings if reading.model]
+    return Trajectory(
+        session_id=next((reading.session_id for reading in readings if reading.session_id), None),
+        agent=agent if agent.model_name or not models else agent.model_copy(update={"model_name": models[0]}),
+        steps=tuple(step.model_copy(update={"step_id": number}) for number, step in enumerate(steps, start=1)),
+        final_metrics=total.model_copy(update={"total_steps": len(steps)}),
+        extra={"attempts": len(readings), "unreadable_lines": unreadable},
+    )
 
 
 class NotJsonError(ValueError):
