@@ -342,7 +342,7 @@ def test_attempts_are_joined_with_steps_numbered_throughout() -> None:
 
 
 def test_the_rules_of_the_format_hold() -> None:
-    for wrong in ({"timestamp": "yesterday"}, {"source": "robot"}, {"step_id": 0}):
+    for wrong in ({"timestamp": "yesterday"}, {"source": "robot"}, {"step_id": 0}, {"step_id": 10**99}):
         with pytest.raises(ValidationError):
             Step.model_validate({"step_id": 1, "source": "agent", "message": "", **wrong})
     with pytest.raises(ValidationError):

@@ -75,6 +75,18 @@ def test_the_agents_steps_are_messages(finished: Finished, tmp_path: Path) -> No
     assert (seen["role"], seen["tool_call_id"], seen["function"]) == ("tool", "c", "bash")
 
 
+def test_steps_that_break_the_formats_rules_are_messages(finished: Finished, tmp_path: Path) -> None:
+    """The run may be a stranger's."""
+    kept = finished.run.trajectory.read_text()
+    whole = json.loads(kept)
+    whole["steps"][0] |= {"step_id": 2, "tool_calls": whole["steps"][1].pop("tool_calls")}
+    finished.run.trajectory.write_text(json.dumps(whole))
+    messages = log_of(finished, tmp_path)["samples"][0]["messages"]
+    finished.run.trajectory.write_text(kept)
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert "tool_call_id" not in messages[2]
+
+
 def test_the_log_has_no_gold_answers_and_asks_for_plain_text(finished: Finished, tmp_path: Path) -> None:
     log = log_of(finished, tmp_path)
     assert {each["target"] for each in log["samples"]} == {""}

@@ -133,6 +133,17 @@ def test_a_record_of_an_earlier_version_has_tokens_too(settings: Settings) -> No
     assert "56.78" not in page
 
 
+def test_steps_that_break_the_formats_rules_are_shown(settings: Settings) -> None:
+    """The run may be a stranger's."""
+    run = simulate_run(settings, 1)
+    odd = call(7, "Bash", "printed", command="ls").model_copy(update={"source": "user"})
+    orphan = Observation(results=(ObservationResult(source_call_id="other", content="unasked"),))
+    steps_at(run, odd, odd, step(1, "first?", observation=orphan))
+    page = page_of(run, settings)
+    assert page.count("Bash: ls") == 2
+    assert "unasked" in page
+
+
 def test_steps_without_times_are_shown_without_a_place(settings: Settings) -> None:
     run = simulate_run(settings, 1)
     steps_at(run, step(1, "timeless"))
