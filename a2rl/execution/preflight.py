@@ -28,7 +28,6 @@ from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.run.budget import format_duration
 from a2rl.run.disk import check_disk, check_download, disk_of_runs
 from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
@@ -222,13 +221,10 @@ def _memory(spec: RunSpec, here: ThisMachine) -> str:
     folder = local_folder(spec.model, here.settings)
     if spec.backend != "vllm" or folder is None or not folder.is_dir():
         return ""
-    from a2rl.grading.devices import plan_memory, plan_time  # takes a tenth of a second
+    from a2rl.grading.devices import plan_memory  # takes a tenth of a second
 
     gpus, root = () if wants_no_gpu(spec) else here.gpus.gpus, here.settings.root
-    memory = plan_memory(spec, folder, gpus, root)
-    hidden = here.settings.data(spec.task, spec.variant) / "hidden"
-    time = plan_time(spec, memory, folder, hidden, gpus, root)
-    return str(memory) + (f"; a grade takes {format_duration(time.total_s)} at most, by estimate" if time else "")
+    return str(plan_memory(spec, folder, gpus, root))
 
 
 def _judge_key(spec: RunSpec, here: ThisMachine) -> str:

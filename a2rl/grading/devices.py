@@ -1,7 +1,6 @@
 """The devices that grade: GPUs by their UUID, which stays right when another GPU disappears, or else the processor.
 
-Also what a grader takes of a GPU's memory, which is checked before a run and told to an agent that shares the GPU, and
-about how long it takes."""
+Also what a grader takes of a GPU's memory, which is checked before a run and told to an agent that shares the GPU."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pydantic import BaseModel
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.job import EngineChoice, GradeJob
-from a2rl.grading.prompt_check import limits_of, most_work
+from a2rl.grading.prompt_check import limits_of
 from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import CPU, Gpu, Inventory, find_gpus, require_answer, usable_gpus
 from a2rl.linux.resources import GIB
@@ -20,7 +19,6 @@ from a2rl.models.base_model import TINY
 from a2rl.run.gpu_share import GpuShare, require_gpus_for_one
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import EngineMemory
-from a2rl.sampling.grade_time import GradeTime, device_named, time_of_grade
 
 
 def devices_of(gpus: Sequence[Gpu], for_one: int = 1) -> list[str]:
@@ -118,25 +116,6 @@ def plan_memory(spec: RunSpec, base_model: Path, gpus: Sequence[Gpu], root: Path
             "(grading.vllm.tensor_parallel_size), or a shorter context (grading.vllm.max_model_len)"
         )
     return memory
-
-
-def plan_time(
-    spec: RunSpec, memory: EngineMemory | None, base_model: Path, hidden: Path, gpus: Sequence[Gpu], root: Path
-) -> GradeTime | None:
-    """Estimates how long a GPU works on a grade of a run at most; None if it or the prompts are not known.
-
-    Args:
-        memory: The plan for its engine.
-        base_model: The folder of its base model.
-        hidden: The data of the task that it grades with.
-        gpus: The GPUs that may grade.
-    """
-    device = device_named(gpus[0].name) if gpus else None
-    work = most_work(spec, base_model, hidden, root) if memory and device else None
-    if memory is None or device is None or work is None:
-        return None
-    dtype = EngineChoice.of(spec.backend, spec.dtype, spec.vllm, base_model).dtype or "bfloat16"
-    return time_of_grade(work, memory, dtype, device)
 
 
 def planned_for(device: str, job: GradeJob, base_model: Path) -> GradeJob:

@@ -6,7 +6,6 @@ The task's own grader makes the prompts, for a sampler that counts their tokens 
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,12 @@ from a2rl.grading.job import GradeJob, selected_ids
 from a2rl.models.caps import MAX_CONFIG_BYTES, read_json
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Conversation, Prompt, Sampler, SamplingParams, T, engine_params
-from a2rl.sampling.grade_time import Work
 from a2rl.task_api.catalog import load_grader, load_task
 from a2rl.task_api.contract import EPISODES, JudgedGrader, Limits, code_of_task
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-OBSERVATION = 40
-"""Tokens that an episode adds between two answers; an estimate."""
 TOKENIZER, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 
@@ -55,15 +51,6 @@ class CountingSampler(Sampler):
         raise _PromptsKnownError
 
     @property
-    def work(self) -> Work:
-        """What a grade of the prompts asks of an engine that answers them without a word."""
-        prompts = sorted(map(self._tokens, self.prompts))
-        total = sum(map(len, prompts))
-        alike = sum(_common(one, next_one) for one, next_one in pairwise(prompts))
-        items = len(prompts)
-        return Work(items=items, prompt=total / items, fresh=(total - alike) / items, answer=0, longest=0)
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest prompt, without those that a chat template adds."""
         return max((len(self._tokens(each)) for each in self.prompts), default=0)
@@ -71,11 +58,6 @@ class CountingSampler(Sampler):
     def _tokens(self, prompt: Prompt) -> list[int]:
         texts = [prompt] if isinstance(prompt, str) else [message.content for message in prompt]
         return [token for text in texts for token in self._tokenizer.encode(text, add_special_tokens=False).ids]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Returns how many tokens two prompts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path, root: Path) -> str:
@@ -117,28 +99,6 @@ def check_prompts(spec: RunSpec | GradeJob, name: str, model: Path, hidden: Path
             "context, or shorter answers with --generation max_new_tokens=N"
         )
     return f"{longest + answer:,} of {context:,} tokens"
-
-
-def most_work(spec: RunSpec, model: Path, hidden: Path, root: Path) -> Work | None:
-    """Returns what a grade of a run asks of an engine at most: all answers are as long as they may be.
-
-    The prompts of episodes, which only answers make, count as those for which the engine's cache is planned.
-
-    Returns:
-        None if it cannot be told here.
-    """
-    task, limits = load_task(spec.task, root), limits_of(spec, root)
-    prompt = engine_params.PROMPT_OF_ANSWER
-    asked = Work(items=1, prompt=prompt, fresh=prompt, answer=0, longest=0)
-    if task.level != EPISODES:
-        sampler = _asked(spec, limits, model, hidden, None)
-        if sampler is None or not sampler.prompts:
-            return None
-        asked = sampler.work
-    items = (spec.limit or task.variant(spec.variant).eval_items) * spec.generation.samples
-    turns, answer = limits.max_steps, limits.max_new_tokens * limits.max_steps
-    more = {"turns": turns, "later": OBSERVATION * (turns - 1), "answer": answer, "longest": answer}
-    return asked.model_copy(update={"items": items, **more})
 
 
 def _require_no_arguments(spec: RunSpec | GradeJob, name: str) -> None:

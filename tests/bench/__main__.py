@@ -13,13 +13,13 @@ import tests.bench
 from a2rl.core.settings import Settings
 from tests.bench.measured import Row
 
-ON_REQUEST = {"grade-time", "paper-suite", "real-model", "training-choices", "training-speed"}
+ON_REQUEST = {"real-model", "training-choices", "training-speed"}
 """Measurements that take long, or download something: only made when they are named."""
 
 
 def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
     """Returns the measurements by name, in the order in which they are made."""
-    from tests.bench import decoding, grade_time, grading, machine, records, submissions, tasks, training
+    from tests.bench import decoding, grading, machine, records, submissions, tasks, training
 
     return {
         "workers": grading.workers,
@@ -39,8 +39,6 @@ def measurements() -> dict[str, Callable[[Settings, Path], Iterable[Row]]]:
         "provenance": records.provenance,
         "text-search": records.text_search,
         "suite-report": records.suite_report,
-        "paper-suite": grade_time.paper_suite,
-        "grade-time": grade_time.grade_time,
         "real-model": decoding.real_model,
         "training-speed": training.training_speed,
         "training-choices": training.training_choices,

@@ -27,7 +27,7 @@ from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.selection import select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
-from tests.run_maker import make_hidden, spec
+from tests.run_maker import spec
 from tests.signing_key import make_key
 
 
@@ -366,24 +366,6 @@ def test_a_grader_that_no_gpu_has_the_memory_for_is_a_problem(
     monkeypatch.setattr(preflight, "usable_gpus", lambda _: Inventory((fake_gpu(0, total_bytes=1 << 30),)))
     problem = problems([ready(backend="vllm", gpus_per_run=1)], settings)["grader's memory"]
     assert "which has 1.0: take a smaller model" in problem
-
-
-def test_the_time_of_a_grade_is_estimated_for_a_known_gpu(
-    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It needs the prompts, which episodes do not have before."""
-    monkeypatch.setattr(preflight, "usable_gpus", lambda _: Inventory((fake_gpu(0, name="NVIDIA H100 80GB HBM3"),)))
-
-    def found(task: str) -> str:
-        results = examine_runs(
-            [ready(task=task, backend="vllm", gpus_per_run=1)], settings, lambda check: check.is_free
-        )
-        return next(each.found for each in results if each.what == "grader's memory")
-
-    assert "a grade takes" in found("alfworld")
-    assert "a grade takes" not in found("gsm8k")
-    make_hidden(settings.data("gsm8k", "mini") / "hidden")
-    assert "a grade takes" in found("gsm8k")
 
 
 def test_a_judge_that_refuses_is_a_problem_before_the_run(

@@ -10,7 +10,7 @@ import pytest
 from a2rl.core.errors import TaskDefinitionError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import examine_runs
-from a2rl.grading.prompt_check import check_prompts, context_of, has_chat_template, most_work
+from a2rl.grading.prompt_check import check_prompts, context_of, has_chat_template
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sampling.generation import Generation
@@ -68,17 +68,6 @@ def test_a_task_whose_prompts_fail_is_its_authors_to_mend(
     monkeypatch.setattr("tasks.gsm8k.grade.prompt", lambda *_: dict[str, str]()["question"])
     with pytest.raises(TaskDefinitionError, match=r"the task gsm8k failed: grade\.py, line .* KeyError: 'question'"):
         check_prompts(spec(), "mine", model, hidden, settings.root)
-
-
-def test_the_most_work_of_a_grade_counts_what_prompts_share_once(settings: Settings, model: Path, hidden: Path) -> None:
-    work = most_work(spec(generation=Generation(samples=2, temperature=1.0)), model, hidden, settings.root)
-    assert work is not None
-    assert (work.turns, work.later, work.answer, work.longest) == (1, 0, 96, 96)
-    assert work.prompt / 4 < work.fresh < work.prompt
-    played = most_work(spec(task="alfworld", limit=10), model, hidden, settings.root)
-    assert played is not None
-    assert (played.items, played.turns, played.answer) == (10, 30, 30 * 24)
-    assert played.fresh == played.prompt
 
 
 def test_the_limit_that_vllm_is_given_counts_too(model: Path) -> None:
