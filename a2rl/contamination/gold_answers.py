@@ -11,7 +11,7 @@ matter. On a GPU if there is one, else on the CPU.
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,16 +115,9 @@ def measure(
     return Gains(dict(gains[: len(seen)]), dict(gains[len(seen) :]))
 
 
-MAX_LOGITS = 1 << 26
-"""Logits of one batch: 256 MiB in float32."""
-MAX_TOKENS = 1 << 13
-"""Tokens of one batch."""
-
-
 class Row(NamedTuple):
     """A prompt with its answer, in tokens."""
 
-    place: int
     tokens: list[int]
     answer: int
     """The number of tokens at the end that are the answer."""
@@ -146,20 +139,15 @@ def _read(folder: Path, job: GoldJob, dtype: Dtype | None) -> list[float]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tokenizer = load_tokenizer(folder)
     model = load_model(folder, dtype or ("float32" if device.type == "cpu" else "bfloat16")).to(device).eval()
-    config = model.config.get_text_config()
-    context, vocabulary = int(config.max_position_embeddings), int(config.vocab_size)
-    kwargs = job.chat_template_kwargs
-    rows = [_row(place, item, tokenizer, kwargs, context) for place, item in enumerate(job.items)]
-    values = [0.0] * len(rows)
+    context = int(model.config.get_text_config().max_position_embeddings)
+    rows = [_row(item, tokenizer, job.chat_template_kwargs, context) for item in job.items]
     with torch.inference_mode():
-        reader = _Reader(model, rows)
-        for batch in _batches(rows, vocabulary):
-            for row, value in zip(batch, reader.log_probabilities(batch), strict=True):
-                values[row.place] = value / max(1, len(job.items[row.place].answer))
-    return values
+        begun, cache = _begun(model, rows)
+        values = [_log_probability(model, row, begun, cache) for row in rows]
+    return [value / max(1, len(item.answer)) for item, value in zip(job.items, values, strict=True)]
 
 
-def _row(place: int, item: Asked, tokenizer: Any, chat_template_kwargs: Mapping[str, Any], context: int) -> Row:
+def _row(item: Asked, tokenizer: Any, chat_template_kwargs: Mapping[str, Any], context: int) -> Row:
     """Returns an item in tokens; a prompt that is too long for the context loses its beginning."""
     from a2rl.sampling.decoder import prompt_tokens
 
@@ -169,77 +157,37 @@ def _row(place: int, item: Asked, tokenizer: Any, chat_template_kwargs: Mapping[
     is_open = isinstance(item.prompt, str) and item.prompt and not item.prompt[-1].isspace()
     text = f" {item.answer}" if is_open and not item.answer[:1].isspace() else item.answer
     answer = list(tokenizer(text, add_special_tokens=False)["input_ids"])[: context - 1]
-    return Row(place, (prompt[-(context - len(answer)) :] or answer[:1]) + answer, len(answer))
+    return Row((prompt[-(context - len(answer)) :] or answer[:1]) + answer, len(answer))
 
 
-def _batches(rows: list[Row], vocabulary: int) -> Iterator[list[Row]]:
-    """Yields rows of similar length together, as many as fit."""
-    batch: list[Row] = []
-    for row in sorted(rows, key=lambda each: len(each.tokens)):
-        more = [*batch, row]
-        if batch and (
-            len(more) * len(row.tokens) > MAX_TOKENS or len(more) * _with_answers(more) * vocabulary > MAX_LOGITS
-        ):
-            yield batch
-            more = [row]
-        batch = more
-    if batch:
-        yield batch
+def _begun(model: Any, rows: list[Row]) -> tuple[int, Any]:
+    """Reads what all rows begin with, such as worked examples; returns its length and the cache of it."""
+    import torch
+
+    from a2rl.sampling.decoder import unsupported_layers
+
+    columns = zip(*(row.tokens for row in rows), strict=False)
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    # Something of each prompt is left: the place before an answer says how likely its first token is.
+    begun = min([shared, *(len(row.tokens) - row.answer - 1 for row in rows)])
+    if begun <= 0 or unsupported_layers(model.config.get_text_config()):  # whose cache cannot be copied
+        return 0, None
+    tokens = torch.tensor([rows[0].tokens[:begun]], device=model.device)
+    return begun, model(input_ids=tokens, use_cache=True, logits_to_keep=1).past_key_values
 
 
-def _with_answers(batch: list[Row]) -> int:
-    """Returns the number of places at the end, from the one before the first answer on."""
-    return max(len(row.tokens) for row in batch) - min(len(row.tokens) - row.answer for row in batch) + 1
+def _log_probability(model: Any, row: Row, begun: int, cache: Any) -> float:
+    """Returns the log-probability of a row's answer, in nats."""
+    import torch
 
-
-class _Reader:
-    """A model that has read what all rows begin with, such as worked examples."""
-
-    def __init__(self, model: Any, rows: list[Row]) -> None:
-        import torch
-
-        from a2rl.sampling.decoder import unsupported_layers
-
-        self._model = model
-        columns = zip(*(row.tokens for row in rows), strict=False)
-        shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
-        # Something of each prompt is left: the place before an answer says how likely its first token is.
-        self._begun = max(0, min([shared, *(len(row.tokens) - row.answer - 1 for row in rows)]))
-        if unsupported_layers(model.config.get_text_config()):  # their cache cannot be copied to each row
-            self._begun = 0
-        self._cache = None
-        if self._begun:
-            begun_t = torch.tensor([rows[0].tokens[: self._begun]], device=model.device)
-            self._cache = model(input_ids=begun_t, use_cache=True, logits_to_keep=1).past_key_values
-
-    def log_probabilities(self, batch: list[Row]) -> list[float]:
-        """Returns the log-probability of each row's answer, in nats.
-
-        Shapes: rows R, all tokens of the longest row S, those of them that are read T, places with answers K,
-        vocabulary V.
-        """
-        import torch
-
-        longest, kept = max(len(row.tokens) for row in batch), _with_answers(batch)
-        tokens_rs = torch.zeros((len(batch), longest), dtype=torch.long)
-        mask_rs = torch.zeros_like(tokens_rs)
-        for number, row in enumerate(batch):
-            tokens_rs[number, : len(row.tokens)] = torch.tensor(row.tokens)
-            mask_rs[number, : len(row.tokens)] = 1
-        tokens_rs, mask_rs = tokens_rs.to(self._model.device), mask_rs.to(self._model.device)
-        cache = copy.deepcopy(self._cache)
-        if cache is not None:
-            cache.batch_repeat_interleave(len(batch))
-        logits_rkv = self._model(
-            input_ids=tokens_rs[:, self._begun :], attention_mask=mask_rs, past_key_values=cache, logits_to_keep=kept
-        ).logits
-        values = []
-        for number, row in enumerate(batch):
-            end, start = len(row.tokens), len(row.tokens) - row.answer
-            places = slice(start - 1 - (longest - kept), end - 1 - (longest - kept))
-            chosen = torch.log_softmax(logits_rkv[number, places].float(), dim=-1)
-            values.append(float(chosen.gather(1, tokens_rs[number, start:end, None]).sum()))
-        return values
+    if not row.answer:
+        return 0.0
+    tokens = torch.tensor([row.tokens], device=model.device)
+    logits = model(
+        input_ids=tokens[:, begun:], past_key_values=copy.deepcopy(cache), logits_to_keep=row.answer + 1
+    ).logits[0, -row.answer - 1 : -1]
+    chosen = torch.log_softmax(logits.float(), dim=-1).gather(1, tokens[0, -row.answer :, None])
+    return float(chosen.sum())
 
 
 if __name__ == "__main__":
