@@ -66,8 +66,7 @@ def stored_type(model: Path) -> str:
         config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
-    sections = [config, config.get("text_config") or {}] if isinstance(config, dict) else []
-    named = [section.get(key) for section in sections for key in ("dtype", "torch_dtype")]
+    named = [section.get(key) for section in sections_of(config) for key in ("dtype", "torch_dtype")]
     return next((str(each) for each in named if each in get_args(Dtype)), "")
 
 

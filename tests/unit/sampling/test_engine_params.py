@@ -36,6 +36,8 @@ def fast_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"dtype": "float8_e4m3fn"}, None),
         ({"dtype": ["bfloat16"]}, None),
         ({"text_config": None}, None),
+        ({"text_config": ["bfloat16"], "dtype": "bfloat16"}, "bfloat16"),
+        ({"text_config": "bfloat16"}, None),
         ({}, None),
     ],
 )
