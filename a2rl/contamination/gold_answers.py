@@ -23,10 +23,10 @@ from a2rl.grading.model_process import ModelSize, run_model_process
 from a2rl.grading.prompt_check import asked_prompts
 from a2rl.linux.gpus import CPU
 from a2rl.linux.process_tree import die_with_parent
-from a2rl.models.loading import load_model, load_tokenizer
 from a2rl.run.spec import RunSpec
 from a2rl.sampling import NO_KWARGS, Prompt
 from a2rl.sampling.engine_params import Dtype, computing_type
+from a2rl.sampling.loading import load_model, load_tokenizer
 from a2rl.task_api.catalog import load_grader
 
 PROCESS = "a2rl.contamination.gold_answers"

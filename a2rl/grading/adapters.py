@@ -254,7 +254,7 @@ def _number(module: str, key: str, patterns: Patterns, config: Mapping[str, Any]
 
 def main(base_model: Path, folder: Path, target: Path) -> None:
     """Merges the adapter, or says why it cannot be merged, in the process for that."""
-    from a2rl.models.loading import load_model
+    from a2rl.sampling.loading import load_model
 
     adapter = read_model(folder / "checked.json", Adapter)
     model = load_model(base_model)

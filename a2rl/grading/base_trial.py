@@ -111,7 +111,7 @@ def _try(folder: Path, saved: Path, complete: dict[str, Any]) -> None:
     Raises:
         InvalidSubmissionError: It would be refused.
     """
-    from a2rl.models.loading import load_model, load_tokenizer
+    from a2rl.sampling.loading import load_model, load_tokenizer
 
     config = read_json(folder / "config.json", "config.json", MAX_CONFIG_BYTES)
     check_tied_head(folder, is_tied(config, complete))

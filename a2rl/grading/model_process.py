@@ -100,7 +100,7 @@ def require_complete(folder: Path, settings: Settings) -> None:
 
 def main(folder: Path, result: Path) -> None:
     """Writes the names of missing weights, as transformers calls them; one of its errors ends the process."""
-    from a2rl.models.loading import missing_weights
+    from a2rl.sampling.loading import missing_weights
 
     result.write_text(json.dumps(missing_weights(folder)), encoding="utf-8")
 

@@ -1,12 +1,24 @@
-"""Loads a model of ours with transformers, on the CPU: no remote code, no pickles, no network.
-
-Heavy: import it only in a process of its own.
-"""
+"""Loads models with transformers, on the CPU. A folder may be hostile: no remote code, no pickles, no network."""
 
 from pathlib import Path
 from typing import Any
 
-from a2rl.core.errors import InvalidSubmissionError
+from a2rl.core.errors import InvalidSubmissionError, UsageError
+
+SAFE = {"local_files_only": True, "trust_remote_code": False}
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses what is no checkpoint by its files alone.
+
+    Raises:
+        UsageError: It has no config.json, or is an adapter.
+    """
+    if not (folder / "config.json").is_file():
+        raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
+    if (folder / "adapter_config.json").exists():
+        # transformers would follow its base_model_name_or_path and load whatever model it names.
+        raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
 
 
 def load_model(folder: Path, dtype: str = "auto") -> Any:
@@ -19,7 +31,7 @@ def load_model(folder: Path, dtype: str = "auto") -> Any:
         InvalidSubmissionError: The folder lacks weights.
     """
     model, missing = _load(folder, dtype=dtype)
-    if missing:
+    if missing:  # they would be random
         raise InvalidSubmissionError(f"it lacks weights that its class needs, such as {missing[0]}")
     return model
 
@@ -35,8 +47,9 @@ def _load(folder: Path, **how: Any) -> tuple[Any, list[str]]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    safe = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
-    model, loading = AutoModelForCausalLM.from_pretrained(folder, **safe, **how, output_loading_info=True)
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder, **SAFE, use_safetensors=True, output_loading_info=True, **how
+    )
     return model, sorted(loading["missing_keys"])
 
 
@@ -48,7 +61,7 @@ def load_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **SAFE)
     if not tokenizer("a")["input_ids"]:
-        raise InvalidSubmissionError("it has no tokenizer; save one next to the weights")
+        raise InvalidSubmissionError("it has no tokenizer: save one next to the weights")
     return tokenizer

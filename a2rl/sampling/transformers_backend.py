@@ -17,10 +17,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from jinja2 import TemplateError
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from a2rl.core.errors import LackOfMemoryError, UsageError, first_line
+from a2rl.core.errors import InvalidSubmissionError, LackOfMemoryError, UsageError, first_line
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
     Decoder,
@@ -36,6 +35,7 @@ from a2rl.sampling.decoder import (
     unsupported_layers,
 )
 from a2rl.sampling.engine_params import Dtype
+from a2rl.sampling.loading import check_folder, load_model, load_tokenizer
 
 MAX_BATCH = {"cpu": 128, "cuda": 512}
 FREE_MEMORY_SHARE = 0.4
@@ -59,7 +59,6 @@ class TransformersSampler(Sampler):
         self, model: Path, exact: bool, on_end: OnEnd, dtype: Dtype | None = None, sharing: bool = True
     ) -> None:
         transformers_logging.set_verbosity_error()
-        transformers_logging.disable_progress_bar()
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._exact = exact
         # In exact mode a text must not depend on what other prompts have in common with its own.
@@ -166,32 +165,15 @@ def _text(tokenizer: Any, tokens: list[int]) -> str:
 
 
 def _load(folder: Path, device: torch.device, dtype: Dtype | None) -> tuple[Any, Any]:
-    """Tokenizer and model of a checkpoint folder, which may be hostile: no remote code, no pickles."""
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
-    if (folder / "adapter_config.json").exists():
-        # transformers would follow its base_model_name_or_path and load whatever model it names.
-        raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
-    # Remote code and pickles are refused by name; a folder never sends us to the network.
-    safe = {"local_files_only": True, "trust_remote_code": False}
-    number_type = getattr(torch, dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    """Tokenizer and model of a checkpoint folder, which may be hostile."""
+    check_folder(folder)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **safe)
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, **safe, use_safetensors=True, dtype=number_type, output_loading_info=True
-        )
-    except UNLOADABLE as error:
-        raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
-    except RuntimeError as error:
-        if is_out_of_memory(error):
+        tokenizer = load_tokenizer(folder)
+        model = load_model(folder, dtype or ("bfloat16" if device.type == "cuda" else "float32"))
+    except (InvalidSubmissionError, RuntimeError, *UNLOADABLE) as error:
+        if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise LackOfMemoryError(f"not enough memory to load {folder}") from error
         raise UsageError(f"{folder} cannot be loaded as a checkpoint: {first_line(error)}") from error
-    if not tokenizer("a")["input_ids"]:
-        # Without its files transformers makes a tokenizer that knows no tokens.
-        raise UsageError(f"{folder} has no tokenizer: save the base model's tokenizer next to the weights")
-    if loading["missing_keys"]:
-        # transformers fills them with random numbers and only warns.
-        raise UsageError(f"{folder} lacks weights: {', '.join(sorted(loading['missing_keys'])[:3])} ...")
     try:
         return tokenizer, model.to(device).eval()
     except torch.OutOfMemoryError as error:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from a2rl.core.errors import UsageError
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams
 from a2rl.sampling.engine_params import Dtype, EngineMemory, VllmParams
+from a2rl.sampling.loading import check_folder
 from a2rl.sampling.vllm_conversations import Conversations
 from a2rl.sampling.vllm_process import (
     CLOSE_TIMEOUT_S,
@@ -43,7 +44,7 @@ class VllmSampler(Sampler):
         memory: EngineMemory | None = None,
     ) -> None:
         """Starts a worker, or takes a lent one, which then stays when the sampler is closed."""
-        _check_folder(model)
+        check_folder(model)
         self._on_end = on_end
         began = time.monotonic()
         self._own = None if lease else EngineProcess.start(model, exact, dtype, params, memory)
@@ -152,10 +153,3 @@ def _decoding(params: SamplingParams) -> Json:
 def _lent(lease: EngineLease | None) -> EngineConnection:
     assert lease is not None
     return lease.connection
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"{folder} is not a checkpoint folder: it has no config.json")
-    if (folder / "adapter_config.json").exists():
-        raise UsageError(f"{folder} is an adapter (adapter_config.json): merge it into its base model first")
