@@ -7,10 +7,8 @@ only the first ones that fit go on, and the others follow as those end.
 
 import random
 import sys
-from bisect import insort
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from a2rl.sampling import Completion, Conversation, OnEnd, Prompt
@@ -104,23 +102,23 @@ class _Room:
 
     def __init__(self, tokens: int | None) -> None:
         self._tokens = tokens
-        self._sizes: dict[int, _Size] = {}
-        self._order: list[int] = []
-        """The conversations with a known size, by number."""
+        self._known: dict[int, tuple[int, int]] = {}
+        """Of each conversation that has had a turn: the tokens that were in the cache before its first one, with which
+        other conversations begin as well, and those that it has."""
+        self._next: dict[int, int] = {}
+        """Of those that go on or wait: its own tokens after the next turn, if that is as long as the last one."""
+        self._largest = 0
+        """The most that a conversation has had of these."""
         self.end = EVERYONE
         """The number of the first conversation that has to wait."""
-        self._largest = 0
-        """The most tokens that a conversation has had."""
 
     def note_turn(self, index: int, completion: Completion, cached_tokens: int) -> None:
         """Notes how large a conversation is after a turn."""
-        if self._tokens is None:
-            return
-        if index not in self._sizes:
-            insort(self._order, index)
-            self._sizes[index] = _Size(shared=cached_tokens, held=completion.prompt_tokens)
-        self._sizes[index].grow(completion)
-        self._largest = max(self._largest, self._sizes[index].next)
+        shared, before = self._known.get(index, (cached_tokens, completion.prompt_tokens))
+        held = completion.prompt_tokens + completion.tokens
+        self._known[index] = shared, held
+        self._next[index] = held + max(held - before, completion.tokens) - shared
+        self._largest = max(self._largest, self._next[index])
         self.end = min(self.end, self._fitting())
 
     def leave(self, index: int) -> None:
@@ -129,38 +127,16 @@ class _Room:
         A conversation that waited has to be read again. So that this is done only once, it goes on when there is room
         for as many tokens as the largest conversation has had.
         """
-        if index in self._sizes:
-            self._order.remove(index)
-            del self._sizes[index]
+        if self._next.pop(index, None) is not None:
             self.end = max(self.end, self._fitting(self._largest))
 
     def _fitting(self, at_least: int = 0) -> int:
         """The first conversation that does not fit after those before it, if each takes at least so many tokens."""
-        assert self._tokens is not None
+        if self._tokens is None:
+            return EVERYONE
         taken = 0
-        for place, index in enumerate(self._order):
-            taken += max(self._sizes[index].next, at_least)
+        for place, index in enumerate(sorted(self._next)):
+            taken += max(self._next[index], at_least)
             if taken > self._tokens and place:
                 return index
         return EVERYONE
-
-
-@dataclass(slots=True)
-class _Size:
-    """The number of tokens of a conversation."""
-
-    shared: int
-    """Those that were in the cache before its first turn: other conversations begin with them as well."""
-    held: int
-    growth: int = 0
-    """How many tokens the last turn added."""
-
-    @property
-    def next(self) -> int:
-        """Its own tokens after the next turn, if that is as long as the last one."""
-        return self.held + self.growth - self.shared
-
-    def grow(self, completion: Completion) -> None:
-        """Notes a turn."""
-        held = completion.prompt_tokens + completion.tokens
-        self.held, self.growth = held, max(held - self.held, completion.tokens)
