@@ -57,7 +57,8 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         return _rebuilt(run, done, settings) if is_needed else done
     started, spec = time.monotonic(), run.spec
     load_task(spec.task, settings.root)
-    check_judge_of(spec, settings)
+    if spec.judge and not spec.judge.serve:  # the model of such a judge would be loaded, and was before the start
+        check_judge_of(spec, settings)
     with _inputs_of(run, settings) as inputs:
         with suppress(OSError):  # if it is another user's or read-only, its owner decides who may read it
             (inputs.data / "hidden").chmod(0o700)

@@ -145,8 +145,6 @@ class Settings:
 
     judgements = Below("data", "judgements.db")
     """The cache of paid judge answers, shared by all runs."""
-    judge_checks = Below("data", "judge_checks.json")
-    """Which judges answered a short time ago, shared by all runs."""
     searches = Below("data", "searches.db")
     """The cache of live web searches, shared by all runs."""
 

@@ -51,7 +51,7 @@ def judge_of_run(judge: JudgeParams, settings: Settings) -> JudgeConfig:
 
 
 def check_judge_of(spec: RunSpec, settings: Settings) -> None:
-    """Tries the judge of a run with one question; returns at once if the run has none, or if it was tried recently.
+    """Tries the judge of a run with one question; returns at once if the run has none.
 
     Raises:
         UsageError: The judge does not work as it is configured: its key, its model, or the form of its answer.
@@ -59,7 +59,7 @@ def check_judge_of(spec: RunSpec, settings: Settings) -> None:
     """
     if spec.judge is not None:
         grader = cast(JudgedGrader, load_grader(spec.task))
-        check_judge(judge_of_run(spec.judge, settings), grader.trial_question(spec.judge.annotator), settings)
+        check_judge(judge_of_run(spec.judge, settings), grader.trial_question(spec.judge.annotator))
 
 
 def judge_allowance_usd(run: RunDir, split: Split) -> float | None:

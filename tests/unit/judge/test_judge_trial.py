@@ -1,26 +1,25 @@
-"""Tries judges before a run: what is wrong is said in one line, and a suite of runs asks once."""
+"""Tries judges before a run: what is wrong is said in one line."""
 
-import json
 import re
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from a2rl.core.errors import A2rlError, InfrastructureError, UsageError
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.run_judge import check_judge_of
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.judge.trial import check_judge
+from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
+from stages.setup import setup
 from tasks.alpacaeval.grade import trial_question
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.mock_llm_process import driver_process
-from tests.run_maker import know_judge
+from tests.run_maker import know_judge, spec
 from tests.unit.run.test_spec import FIRST
 
 OWN = "weighted_alpaca_eval_gpt4_turbo"
@@ -33,8 +32,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeJudge]:
 
 
 def check(params: JudgeParams, settings: Settings, key: str | None = "secret-key-1") -> None:
-    config = JudgeConfig(params, settings.judgements, key)
-    check_judge(config, trial_question(params.annotator), settings)
+    check_judge(JudgeConfig(params, settings.judgements, key), trial_question(params.annotator))
 
 
 @pytest.mark.parametrize(
@@ -60,43 +58,13 @@ def test_what_is_wrong_is_said_in_one_line(
         check(judge.params(mood, api_key_env="MY_KEY", attempts=2), settings)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
-    assert "secret-key-1" not in settings.judge_checks.read_text()
+    assert "secret-key-1" not in str(error.value)
 
 
 def test_a_judge_that_is_slow_or_not_there_does_not_answer(judge: FakeJudge, settings: Settings) -> None:
     for changes in ({"timeout_s": 0.02}, {"base_url": "http://127.0.0.1:9"}, {"base_url": "http://["}):
         with pytest.raises(InfrastructureError, match="does not answer"):
             check(judge.params("slow", attempts=1, **changes), settings)
-
-
-def test_runs_that_start_together_ask_once(
-    judge: FakeJudge, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A later launch asks again."""
-    params, before = judge.params("slow"), len(judge.asked())
-    with ThreadPoolExecutor(30) as runs:
-        list(runs.map(lambda _: check(params, settings), range(30)))
-    assert len(judge.asked()) - before == 1
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 3600)
-    check(params, settings)
-    assert len(judge.asked()) - before == 2
-
-
-def test_a_failure_is_shared_but_another_key_is_tried_at_once(judge: FakeJudge, settings: Settings) -> None:
-    params, before = judge.params("forbidden"), len(judge.asked())
-    for key in ("first", "first", "second"):
-        with pytest.raises(UsageError, match="401"):
-            check(params, settings, key)
-    assert len(judge.asked()) - before == 2
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', '{"a": {"at": 1}}'])
-def test_a_damaged_file_of_outcomes_is_no_problem(judge: FakeJudge, settings: Settings, text: str) -> None:
-    settings.judge_checks.parent.mkdir(parents=True)
-    settings.judge_checks.write_text(text)
-    check(judge.params(), settings)
-    assert len(json.loads(settings.judge_checks.read_text())) == 1
 
 
 def test_the_trial_is_neither_cached_nor_taken_from_the_cache(judge: FakeJudge, settings: Settings) -> None:
@@ -130,4 +98,19 @@ def test_the_scripted_llm_as_a_judge_is_refused_for_what_it_does(settings: Setti
             check_judge_of(spec_of(params.resolved("correct_or_incorrect"), "deepsearchqa"), settings)
         wrong = replace(JudgeConfig(params, settings.judgements), params=params.model_copy(update={"base_url": url}))
         with pytest.raises(UsageError, match="404"):
-            check_judge(wrong, trial_question(OWN), settings)
+            check_judge(wrong, trial_question(OWN))
+
+
+def test_a_setup_loads_no_model_to_try_a_judge(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that this machine serves was tried before the start."""
+    tried: list[str] = []
+
+    def stop(*_: object) -> None:
+        raise InterruptedByUserError
+
+    monkeypatch.setattr("stages.setup.check_judge_of", lambda spec, _: tried.append(spec.run_id))
+    monkeypatch.setattr("stages.setup._inputs_of", stop)
+    for name, judge in {"served": JudgeParams(serve="smollm2-135m"), "asked": JudgeParams(model="m")}.items():
+        with pytest.raises(InterruptedByUserError):
+            setup(RunDir.create(settings.runs, spec(run_id=name, judge=judge)), settings)
+    assert tried == ["asked"]
