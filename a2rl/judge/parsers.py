@@ -1,7 +1,7 @@
 """Reads which of two outputs a judge prefers: the kinds of parsers that annotator configurations of alpaca-eval name.
 
-A parser returns a list of values. 1: the first output is better, 2: the second one is, 0: neither, and a number
-between 1 and 2 says how surely. The meaning of each kind is that of `alpaca_eval/completion_parsers.py`. What a judge
+A parser returns a list of values. 1: the first output is better, 2: the second one is, and a number between 1 and 2
+says how surely. The meaning of each kind is that of `alpaca_eval/completion_parsers.py`. What a judge
 says may be influenced by the outputs that it reads, so every text is checked, and no text is evaluated.
 
     parse("ranking_parser", {"model_1_name": "m"}, "[{'model': 'M', 'rank': 1}, {'model': 'm', 'rank': 2}]")   # [2]
@@ -25,11 +25,10 @@ SHOWN = 80
 DIGITS = 40
 MIN_LOGPROB, MAX_LOGPROB = -1e6, 1e-3
 """Valid log probabilities: above 0 only by rounding; some APIs return -9999 for a probability of 0."""
-TIE = 0
 MAX_LINE = 300
 _BARE = re.compile(
     r"(?:.*\b(?:verdict|judge?ment|answer|choice|winner|better|best)\b(?: output| model| one)?\W+(?:is\W+)?)?"
-    r"\W*?(\(\w\)|\w+|[\d.]+[ ,]+[\d.]+)\W*",
+    r"\W*?(\(\w\)|\w+)\W*",
     re.IGNORECASE,
 )
 
@@ -103,10 +102,7 @@ def first_share(values: Sequence[Any]) -> float:
     """
     if len(values) != 1:
         raise UnreadableReplyError(f"the judge's reply has {len(values)} preferences instead of one")
-    [value] = values
-    if isinstance(value, int | float) and value == TIE and not isinstance(value, bool):
-        return 0.5
-    return 2 - bounded_number(value, 1, 2, "the judge's preference")
+    return 2 - bounded_number(values[0], 1, 2, "the judge's preference")
 
 
 def _regex(completion: str, outputs_to_match: Mapping[Any, str]) -> list[Any]:
@@ -121,15 +117,6 @@ def _regex(completion: str, outputs_to_match: Mapping[Any, str]) -> list[Any]:
         found.append(key)
         completion = completion[max(first.end(), 1) :]
     return found
-
-
-def _lmsys(completion: str) -> list[Any]:
-    """The better of two marks in the first line, such as `8 6`."""
-    first, second = (
-        bounded_number(float(mark), -1e6, 1e6, "a mark")
-        for mark in completion.partition("\n")[0].replace(",", " ").split(" ")
-    )
-    return [TIE if first == second else 1 if first > second else 2]
 
 
 def _ranking(completion: Any, model_1_name: str = "model_1") -> list[Any]:
@@ -148,17 +135,6 @@ def _json(completion: str, annotation_key: str | None = None) -> list[Any]:
     found = json.loads(fenced[1] if fenced else completion)
     rows = [found] if isinstance(found, dict) else found
     return [row[annotation_key] if annotation_key is not None else row for row in rows]
-
-
-def _literal(completion: str) -> list[Any]:
-    """A Python literal; anything but a literal is refused."""
-    found = ast.literal_eval(completion)
-    return found if isinstance(found, list) else [found]
-
-
-def _replace(completion: Any, replacer: Mapping[Any, Any], default_replacer: Any = "auto") -> list[Any]:
-    """A value that stands for another one."""
-    return [replacer.get(completion, completion if default_replacer == "auto" else default_replacer)]
 
 
 def _logprob(
@@ -209,11 +185,8 @@ def _pipeline(
 Parser = Callable[..., list[Any]]
 PARSERS: dict[str, Parser] = {
     "regex_parser": _regex,
-    "lmsys_parser": _lmsys,
     "ranking_parser": _ranking,
     "json_parser": _json,
-    "eval_parser": _literal,
-    "replace_parser": _replace,
     "logprob_parser": _logprob,
     "pipeline_meta_parser": _pipeline,
 }

@@ -18,6 +18,7 @@ from tasks.alpacaeval.annotator import RULE_ANNOTATOR, Pair, escaped, is_switche
 from tasks.alpacaeval.prepare import read_json
 from tasks.alpacaeval.rule import preference
 from tests.fake_judge import reply
+from tests.unit.judge.test_annotator import UNUSABLE
 
 ANNOTATOR = RULE_ANNOTATOR
 ASKED, REFERENCE = "Count from 3 to 5 with dashes.", "3, 4, 5"
@@ -139,7 +140,7 @@ def test_an_output_cannot_leave_its_place_in_the_prompt(output: str) -> None:
     assert text.replace(f'"""{shown}"""', '"""nothing special"""') == plain
 
 
-@pytest.mark.parametrize("name", sorted(set(annotator_names()) - {"alpaca_farm", "alpaca_farm_greedy_gpt4"}))
+@pytest.mark.parametrize("name", sorted(set(annotator_names()) - UNUSABLE))
 def test_an_output_cannot_repeat_a_line_of_any_prompt(name: str) -> None:
     annotator = find_annotator(name)
     lines = "\n".join(line for message in annotator.messages({}) for line in message["content"].splitlines())
