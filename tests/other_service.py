@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 from a2rl.grading import app as service
 from a2rl.grading import submitted_files
@@ -38,12 +39,12 @@ class ImmediatePool(FakePool):
 def slowly(copy_s: float) -> Callable[..., None]:
     copy = untrusted_folder.copy_open_file
 
-    def throttled(source: IO[bytes], target: IO[bytes], size: int, on_block: Callable[[bytes], object]) -> None:
-        def wait(block: bytes) -> None:
-            on_block(block)
+    def throttled(source: IO[bytes], target: IO[bytes], size: int) -> None:
+        def write(block: bytes) -> None:
+            target.write(block)
             time.sleep(copy_s * len(block) / size)
 
-        copy(source, target, size, wait if size > BLOCK else on_block)
+        copy(source, cast(IO[bytes], SimpleNamespace(write=write)) if size > BLOCK else target, size)
 
     return throttled
 

@@ -38,9 +38,7 @@ from a2rl.models.caps import CHECK_S, MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZE
 from a2rl.models.checkpoint import (
     BYTES,
     INDEX,
-    TensorDigests,
     digest_of_tensors,
-    known_digest,
     largest_size,
     tensor_digest,
     tensors_of,
@@ -55,7 +53,6 @@ PATIENCE = 10
 ATTEMPTS = 2
 """How many times a check is tried that the machine ends."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-NO_DIGESTS: TensorDigests = MappingProxyType({})
 
 
 class CheckedCopy(NamedTuple):
@@ -159,10 +156,10 @@ def copy_submission(
             copy = target / "adapter" if files.are_adapter else target
             with alone():
                 copy.mkdir(exist_ok=True)
-                digests = files.copy(copy, Caps.of(len(base), are_adapter=files.are_adapter).header_bytes)
+                files.copy(copy)
         required.check(copy, required)  # others do not wait for this
         if merge is None or not files.are_adapter:
-            return complete_copy(target, required, digests)
+            return complete_copy(target, required)
         with alone():
             about = merge(copy, base_model, target)
         shutil.rmtree(copy)
@@ -181,22 +178,18 @@ def name_as_submitted(saved: Path) -> None:
             (saved / name).rename(saved / f"submitted.{name}")
 
 
-def complete_copy(copy: Path, required: Requirements, known: TensorDigests = NO_DIGESTS) -> CheckedCopy:
+def complete_copy(copy: Path, required: Requirements) -> CheckedCopy:
     """Checks the copy of a submission against the base model and gives it the base model's other files.
 
     Args:
         copy: The copy, with `submitted.config.json`.
         required: What it must be like.
-        known: Digests of tensors that were read while they were copied, and have finite numbers only.
 
     Raises:
         InvalidSubmissionError: It cannot be graded; the message says why and how to fix it.
     """
     weights, config = _check(copy, required)
-    digests = {
-        name: known_digest(tensor, known) or tensor_digest(name, tensor, require_finite)
-        for name, tensor in weights.tensors.items()
-    }
+    digests = {name: tensor_digest(name, tensor, require_finite) for name, tensor in weights.tensors.items()}
     _drop_tied_head(weights, digests)
     keep_only(copy, weights.tensors)
     _take_from_base(copy, required.base_model, config)

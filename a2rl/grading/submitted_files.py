@@ -37,7 +37,6 @@ from a2rl.linux.untrusted_folder import (
     UntrustedFolder,
     copy_open_file,
     file_id,
-    read_open_file,
 )
 from a2rl.models.caps import (
     MAX_ADAPTER_CONFIG_BYTES,
@@ -48,7 +47,6 @@ from a2rl.models.caps import (
     MAX_JSON_BYTES,
 )
 from a2rl.models.checkpoint import INDEX, WHOLE, files_that_count, missing_file, parse_index
-from a2rl.models.tensor_digests import TensorHasher
 
 FREE_DISK_MARGIN = 512 << 20
 CHECKED = {
@@ -151,17 +149,11 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
                 )
 
-    def copy(self, target: Path, header_bytes: int = MAX_JSON_BYTES) -> dict[str, dict[str, str]]:
+    def copy(self, target: Path) -> None:
         """Copies the files into a folder, as clones where the file system has them.
 
-        Each byte is read once, written at most once and hashed on its way. Disk space for all of them is allocated
-        before the first byte is copied, so that concurrent copies cannot count on the same space.
-
-        Args:
-            header_bytes: How much is read of all headers together. What is behind that gets no digests here.
-
-        Returns:
-            The digests of the copied tensors, for `weights_digest`.
+        Each byte is read and written at most once. Disk space for all of them is allocated before the first byte is
+        copied, so that concurrent copies cannot count on the same space.
 
         Raises:
             InvalidSubmissionError: The agent changed a file meanwhile.
@@ -169,13 +161,8 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
             OSError: This machine cannot copy them; a TimeoutError if it is too slow.
         """
         with ExitStack() as stack:
-            digests, left = dict[str, dict[str, str]](), header_bytes
             for each, copy in zip(self.files, self._make_room(stack, target), strict=True):
-                hasher = TensorHasher(left)
-                _copy(each, copy, hasher)
-                left -= hasher.header_bytes
-                digests[each.name] = hasher.digests()
-            return digests
+                _copy(each, copy)
 
     def _open(self, folder: UntrustedFolder, name: str) -> OpenFile:
         try:
@@ -207,15 +194,12 @@ def _name_of_copy(name: str) -> str:
     return f"submitted.{name}" if name in CHECKED else name
 
 
-def _copy(opened: OpenFile, copy: FileCopy, hasher: TensorHasher) -> None:
-    """Fills a copy, and shows its bytes to the hasher if it has tensors."""
+def _copy(opened: OpenFile, copy: FileCopy) -> None:
+    """Fills a copy, if it is no clone, and makes sure that it is the file that was opened."""
     before = opened.status
-    on_block = hasher.update if opened.name.endswith(".safetensors") else lambda block: None
     try:
-        if copy.is_clone:
-            read_open_file(copy.file, before.st_size, on_block)
-        else:
-            copy_open_file(opened.file, copy.file, before.st_size, on_block)
+        if not copy.is_clone:
+            copy_open_file(opened.file, copy.file, before.st_size)
     except FileChangedError as error:
         raise InvalidSubmissionError(f"{opened.name} {CHANGED}") from error
     copy.file.flush()

@@ -47,7 +47,6 @@ BLOCK = 1 << 20
 MIN_BYTES_PER_S = 1 << 20
 """A copy may take COPY_TIMEOUT_S, plus its size divided by this rate; then it is abandoned."""
 COPY_TIMEOUT_S = 60.0
-OnBlock = Callable[[bytes], object]
 
 
 def open_beneath(folder: int, path: str, flags: int) -> int:
@@ -336,11 +335,8 @@ def printable_name(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def copy_open_file(source: IO[bytes], target: IO[bytes], size: int, on_block: OnBlock = lambda block: None) -> None:
+def copy_open_file(source: IO[bytes], target: IO[bytes], size: int) -> None:
     """Copies exactly `size` bytes.
-
-    Args:
-        on_block: Called with each block in order, for example to compute a digest of what is copied.
 
     Raises:
         FileChangedError: The source has fewer bytes.
@@ -348,13 +344,6 @@ def copy_open_file(source: IO[bytes], target: IO[bytes], size: int, on_block: On
     """
     for block in _blocks(source, size):
         target.write(block)
-        on_block(block)
-
-
-def read_open_file(source: IO[bytes], size: int, on_block: OnBlock) -> None:
-    """Calls `on_block` with the blocks of the first `size` bytes; raises the same errors as `copy_open_file`."""
-    for block in _blocks(source, size):
-        on_block(block)
 
 
 def _blocks(source: IO[bytes], size: int) -> Iterator[bytes]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, Strict, model_validator
@@ -102,8 +101,6 @@ class Tensor:
     """The position of a tensor in a safetensors file."""
 
     file: Path
-    stored_as: str | None
-    """Its name in the file; None for a part of a tensor."""
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -253,7 +250,7 @@ def _tensor(path: Path, name: str, data_start: int, entry: Entry) -> Tensor:
     start, end = entry.data_offsets
     if entry.dtype in BYTES and end - start != math.prod(entry.shape) * BYTES[entry.dtype]:
         raise ValueError("offsets and shape disagree")
-    return Tensor(path, name, entry.dtype, entry.shape, data_start + start, end - start)
+    return Tensor(path, entry.dtype, entry.shape, data_start + start, end - start)
 
 
 SIZE_ALLOWANCE = 16 << 20
@@ -274,26 +271,13 @@ Look = Callable[[str, Tensor, bytes], None]
 """Called with a tensor's name, the tensor and each block of its bytes while the bytes are read for the digest."""
 
 
-TensorDigests = Mapping[str, Mapping[str, str]]
-"""SHA-256 digests (hex) of tensors by file name and tensor name."""
-
-
-def weights_digest(folder: Path, known: TensorDigests = MappingProxyType({})) -> str:
+def weights_digest(folder: Path) -> str:
     """Returns the SHA-256 digest (hex) of the names, types, shapes and bytes of all tensors.
 
     It does not depend on how the tensors are distributed over files.
-
-    Args:
-        known: Digests of tensors that need not be read again; see a2rl/models/tensor_digests.py.
     """
     tensors = tensors_of(folder)
-    digests = {name: known_digest(tensor, known) or tensor_digest(name, tensor) for name, tensor in tensors.items()}
-    return digest_of_tensors(tensors, digests)
-
-
-def known_digest(tensor: Tensor, known: TensorDigests) -> str | None:
-    """Returns the digest of a tensor if it is known."""
-    return None if tensor.stored_as is None else known.get(tensor.file.name, {}).get(tensor.stored_as)
+    return digest_of_tensors(tensors, {name: tensor_digest(name, tensor) for name, tensor in tensors.items()})
 
 
 def digest_of_tensors(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:

@@ -36,31 +36,6 @@ BITS = {
 }
 
 
-class FiniteScan:
-    """Looks at the bytes of one tensor in pieces of any length."""
-
-    def __init__(self, dtype: str) -> None:
-        self._bits = BITS.get(dtype)
-        self._rest = b""
-        """The beginning of a number whose end is still to come."""
-        self.is_finite = True
-        """Whether all numbers so far are finite."""
-
-    def update(self, data: memoryview) -> None:
-        """Looks at the next bytes."""
-        if self._bits is None or not self.is_finite:
-            return
-        if self._rest:
-            data = memoryview(self._rest + bytes(data))
-        end = len(data) - len(data) % np.dtype(self._bits.kind).itemsize
-        self._rest = bytes(data[end:])
-        self.is_finite = _are_finite(data[:end], self._bits)
-
-
-def _are_finite(data: memoryview | bytes, bits: Bits) -> bool:
-    return not (np.frombuffer(data, bits.kind) & bits.without_sign >= bits.too_large).any()
-
-
 def require_finite(name: str, tensor: Tensor, block: bytes) -> None:
     """Refuses a block of a tensor if one of its numbers is not finite. Quantised types have no such numbers.
 
@@ -70,7 +45,8 @@ def require_finite(name: str, tensor: Tensor, block: bytes) -> None:
     Raises:
         InvalidSubmissionError: A number is NaN, infinite, or becomes infinite in bfloat16.
     """
-    if (bits := BITS.get(tensor.dtype)) is not None and not _are_finite(block, bits):
+    bits = BITS.get(tensor.dtype)
+    if bits is not None and (np.frombuffer(block, bits.kind) & bits.without_sign >= bits.too_large).any():
         raise InvalidSubmissionError(
             f"{name[:200]} has numbers that are not finite (NaN, infinite, or too large for bfloat16); the training "
             "diverged: submit an earlier checkpoint, or train with a smaller learning rate"

@@ -130,7 +130,7 @@ def _experts(name: str, tensor: Tensor, required: Mapping[str, Tensor]) -> dict[
     if not kinds or rows % len(kinds):
         return {}
     names = [f"{layer}.{expert}.{each}.weight" for expert in range(experts) for each in kinds]
-    part = replace(tensor, stored_as=None, shape=(rows // len(kinds), columns), size=tensor.size // len(names))
+    part = replace(tensor, shape=(rows // len(kinds), columns), size=tensor.size // len(names))
     return {each: replace(part, start=tensor.start + place * part.size) for place, each in enumerate(names)}
 
 

@@ -25,10 +25,10 @@ def while_it_is_copied(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object
     """Calls a function just before the bytes of the first file are copied."""
     acted: list[object] = []
 
-    def copy_slowly(source: BinaryIO, target: IO[bytes], size: int, on_block: Callable[[bytes], None]) -> None:
+    def copy_slowly(source: BinaryIO, target: IO[bytes], size: int) -> None:
         if not acted:
             acted.append(act())
-        copy_open_file(source, target, size, on_block)
+        copy_open_file(source, target, size)
 
     monkeypatch.setattr(submitted_files, "copy_open_file", copy_slowly)
 
@@ -102,9 +102,9 @@ def test_copies_side_by_side_do_not_count_on_the_same_room(
     monkeypatch.setattr(shutil, "disk_usage", room_for_two_and_a_half)
     together = threading.Barrier(4)
 
-    def copy_late(source: BinaryIO, target: IO[bytes], size: int, on_block: Callable[[bytes], None]) -> None:
+    def copy_late(source: BinaryIO, target: IO[bytes], size: int) -> None:
         time.sleep(0.2)  # all have asked for space before the first byte is written
-        copy_open_file(source, target, size, on_block)
+        copy_open_file(source, target, size)
 
     monkeypatch.setattr(submitted_files, "copy_open_file", copy_late)
 

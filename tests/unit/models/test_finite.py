@@ -19,7 +19,7 @@ def block(dtype: str, *values: float) -> bytes:
 
 
 def look(dtype: str, data: bytes) -> None:
-    require_finite("w", Tensor(Path("x"), "w", dtype, (len(data),), 0, len(data)), data)
+    require_finite("w", Tensor(Path("x"), dtype, (len(data),), 0, len(data)), data)
 
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
