@@ -155,7 +155,7 @@ def _figure(found: Finding, what: str) -> float:
 
 @pytest.mark.heavy
 def test_the_log_probability_is_that_of_the_answers_tokens(settings: Settings, base: Path, tmp_path: Path) -> None:
-    """It does not depend on what else is in the batch."""
+    """It does not depend on the other items."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
