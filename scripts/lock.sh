@@ -22,8 +22,8 @@ training=(numpy regex requests scipy pandas scikit-learn httpx)
 no_cpu_build=(--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec)
 
 # alfworld, alpaca-eval: --no-deps. Of alfworld only the data files are needed; the original engine has no wheels and is in
-# requirements-textworld.lock, which is written by hand. Of alpaca-eval only the statistics are needed; its dependencies
-# are clients of half a dozen APIs.
+# requirements-textworld.lock, which is written by hand. Of alpaca-eval only the annotators' configurations are needed, and
+# for tests the statistics; its dependencies are clients of half a dozen APIs.
 lock_a2rl() {
     pip install ".[dev]"
     pip install --no-deps alfworld==0.4.2 alpaca-eval==0.6.6

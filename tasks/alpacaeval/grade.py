@@ -6,18 +6,18 @@ eval.py, `_format_prompt`) gives a base model the instruction alone, which it te
 A model with a chat template gets the instruction as the user's turn, as in the reference.
 
 An item's value is the probability that the judge prefers the model's answer (0.5: a tie), and an item above 0.5 is
-correct. The score is the length-controlled win rate, computed by the `alpaca-eval` package; the plain win rate, the
-mean of the values, is reported as well. Without asking the judge, an answer that equals the reference's is a tie, and
-an empty one is lost. An item without a readable answer of the judge is errored.
+correct. The score is the length-controlled win rate of the `alpaca-eval` package (length_control.py); the plain win
+rate, the mean of the values, is reported as well. Without asking the judge, an answer that equals the reference's is a
+tie, and an empty one is lost. An item without a readable answer of the judge is errored.
 
 mini: the judge is a rule that this repo serves over the same API (annotator.py). full: the judge of params.yaml.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from a2rl.core.files import read_jsonl
 from a2rl.judge.client import DOLLARS, Answer, Asking, Question
@@ -28,14 +28,16 @@ from a2rl.scoring.means import Interval, mean_interval
 from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
 from a2rl.task_api.contract import Limits, Options, OwnJudge
-from tasks.alpacaeval import package
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, TRIAL, Pair, question
-from tasks.alpacaeval.package import LengthControl, NotComputableError
+from tasks.alpacaeval.length_control import (
+    Annotated,
+    LengthControl,
+    NotComputableError,
+    length_control,
+    pseudo_values,
+)
 from tasks.alpacaeval.prepare import CALIBRATION
 from tasks.alpacaeval.prompts import STOP, prompt
-
-if TYPE_CHECKING:
-    from tasks.alpacaeval.length_control import Annotated
 
 ANSWER_SHOWN = 500
 OWN_JUDGE = OwnJudge("tasks.alpacaeval.annotator", RULE_ANNOTATOR)
@@ -113,18 +115,17 @@ def headline(items: Sequence[ItemResult], hidden: Path) -> Headline:
     both ends shifted by as much. The package's standard error is that of the predictions, which vanishes if all
     instructions are equally difficult.
     """
-    annotations = _annotations(items, hidden)
-    plain = package.win_rate(annotations)
-    measures = {
-        "win rate": plain["win_rate"],
-        "win rate, standard error": plain["standard_error"],
-        f"{DOLLARS} in all": sum(item.measures.get(DOLLARS, 0.0) for item in items),
-    }
+    values = [item.value for item in items]
+    plain = 100 * statistics.fmean(values)
+    measures = {"win rate": plain}
+    if len(values) > 1:
+        measures["win rate, standard error"] = 100 * statistics.stdev(values) / math.sqrt(len(values))
+    measures[f"{DOLLARS} in all"] = sum(item.measures.get(DOLLARS, 0.0) for item in items)
     try:
-        controlled = _length_control(annotations, hidden).rate
+        controlled = _controlled(items, hidden)[0].rate
     except NotComputableError as error:
         return Headline(None, None, str(error), measures)
-    interval = _shifted(mean_interval([item.value for item in items]), plain["win_rate"], controlled, len(items))
+    interval = _shifted(mean_interval(values), plain, controlled, len(items))
     return Headline(controlled, interval, "", measures)
 
 
@@ -134,12 +135,10 @@ def improvement(
     """See `a2rl.task_api.contract.HeadlineGrader`: the difference of the length-controlled win rates.
 
     Its interval and test are those of the differences of what each item adds to the two rates: they are fitted again
-    without each item in turn (see length_control.py). The penalties that the package chose for the two models may
+    without each item in turn (see length_control.py). The penalties that were chosen for the two models may
     differ much, and with few items one may be so strong that nothing is controlled for. So the interval also covers
     the fits with the weaker penalty for both. Longer answers that are not better are no improvement.
     """
-    from tasks.alpacaeval.length_control import pseudo_values
-
     try:
         (old, old_data), (new, new_data) = (_controlled(items, hidden) for items in (before, after))
     except NotComputableError:
@@ -154,8 +153,6 @@ def improvement(
 
 def contributions(items: Sequence[ItemResult], hidden: Path) -> Sequence[float] | None:
     """See `a2rl.task_api.contract.HeadlineGrader`."""
-    from tasks.alpacaeval.length_control import pseudo_values
-
     try:
         fit, data = _controlled(items, hidden)
     except NotComputableError:
@@ -164,18 +161,17 @@ def contributions(items: Sequence[ItemResult], hidden: Path) -> Sequence[float] 
     return [float(value) for value in values + fit.rate / 100 - values.mean()]
 
 
-def _controlled(items: Sequence[ItemResult], hidden: Path) -> "tuple[LengthControl, Annotated]":
-    """Returns the package's fit, and the data to repeat it. Raises NotComputableError."""
-    from tasks.alpacaeval.length_control import annotated
-
-    annotations = _annotations(items, hidden)
-    return _length_control(annotations, hidden), annotated(annotations, hidden / CALIBRATION)
-
-
-def _length_control(annotations: Sequence[Mapping[str, Any]], hidden: Path) -> LengthControl:
-    if not (hidden / CALIBRATION).is_file():
-        raise NotComputableError(f"the data has no {CALIBRATION}, which the length-controlled win rate needs")
-    return package.length_control(annotations, hidden / CALIBRATION)
+def _controlled(results: Sequence[ItemResult], hidden: Path) -> tuple[LengthControl, Annotated]:
+    """Returns the fit, and the data to repeat it. Raises NotComputableError."""
+    items = _selected(hidden, [each.id for each in results])
+    references = [len(item.reference) for item in items]
+    lengths = [
+        reference - result.measures.get(LENGTH, reference)  # unknown: like the reference's
+        for reference, result in zip(references, results, strict=True)
+    ]
+    return length_control(
+        [int(item.id) for item in items], lengths, [each.value for each in results], hidden / CALIBRATION
+    )
 
 
 def item_kinds(hidden: Path) -> dict[str, str]:
@@ -233,22 +229,6 @@ def _result(item: Item, completion: Completion | None, answer: Answer | None) ->
             DOLLARS: answer.dollars,
         },
     )
-
-
-def _annotations(results: Sequence[ItemResult], hidden: Path) -> list[dict[str, Any]]:
-    """Returns results in the package's format. Only lengths of outputs count, so the model's are placeholders."""
-    return [
-        {
-            "index": int(item.id),
-            "instruction": item.instruction,
-            "output_1": item.reference,
-            "output_2": " " * int(result.measures.get(LENGTH, len(item.reference))),  # unknown: like the reference's
-            "generator_1": "reference",
-            "generator_2": "model",
-            "preference": 1 + result.value,
-        }
-        for item, result in zip(_selected(hidden, [each.id for each in results]), results, strict=True)
-    ]
 
 
 def _shifted(plain: Interval, win_rate: float, controlled: float, items: int) -> Interval:

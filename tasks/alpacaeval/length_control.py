@@ -1,16 +1,22 @@
-"""The regression of the length-controlled win rate, fitted to many resamples of the items at once.
+"""The regression of the length-controlled win rate (alpaca-eval 0.6.6, glm_winrate.py, `length_controlled_v1`).
 
-Why no library: the package and scikit-learn fit one sample at a time, which is too slow for the intervals.
+It is a logistic regression of the preferences on the difference in length, the instruction's difficulty and the model,
+with an L1 penalty, on the model's annotations and, with less weight, on those of the calibration. The rate is the mean
+of its predictions for answers that are as long as the reference's.
 
-It is the package's (glm_winrate.py, `length_controlled_v1`): a logistic regression of the preferences on the difference
-in length, the instruction's difficulty and the model, with an L1 penalty, on the model's annotations and, with less
-weight, on those of the calibration. The package chooses the penalty by cross-validation; here it is given, so that a
-thousand fits take about a second. On the same data both give the same rate, to some 0.002 points.
+`length_control` fits it as the package does, with scikit-learn and a penalty chosen by cross-validation. The package is
+no library: on import it reads a `.env` file into the environment and loads clients of several APIs, and its regression
+changes settings of the whole process.
+
+`pseudo_values` needs a fit without each item, and scikit-learn is too slow for that. So `rates` fits many resamples at
+once, with the penalty that was chosen: a thousand fits take about a second. On the same data both give the same rate,
+to some 0.002 points.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +24,24 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 CALIBRATION_WEIGHT = 0.1
 """Weight of an annotation of the calibration: `regularize_to_baseline_lambda`, half of it for each of two models."""
+FOLDS, SEED = 5, 123
 STEPS, SWEEPS = 50, 60
 """Maximum number of Newton steps, and of sweeps over the three weights in each."""
 CLOSE = 1e-8
+_one_at_a_time = threading.Lock()
+
+
+class NotComputableError(ValueError):
+    """There is no length-controlled win rate of these annotations; the text says why."""
+
+
+class LengthControl(NamedTuple):
+    """A fit of the regression."""
+
+    rate: float
+    """The length-controlled win rate, in percent."""
+    strength: float
+    """The inverse of the penalty's weight (`C`), as cross-validation chose it."""
 
 
 class Annotated(NamedTuple):
@@ -35,18 +56,84 @@ class Annotated(NamedTuple):
     """Rows of length (standardised, squashed), difficulty and preference."""
 
 
-def annotated(annotations: Sequence[Mapping[str, Any]], calibration: Path) -> Annotated:
-    """Returns the regression's data for annotations, which all need an `index` and a preference."""
+def length_control(
+    places: Sequence[int], lengths: Sequence[float], preferred: Sequence[float], calibration: Path
+) -> tuple[LengthControl, Annotated]:
+    """Returns the fit to a model's annotations, and the data to repeat it.
+
+    Args:
+        places: Positions of the instructions among all, by which the calibration tells their difficulty.
+        lengths: Reference's minus model's, in characters.
+        preferred: Probability that the model's output is better.
+        calibration: The package's `df_gamed.csv`.
+
+    Raises:
+        NotComputableError: the regression cannot be fitted to these annotations.
+    """
+    if not calibration.is_file():
+        raise NotComputableError(f"the data has no {calibration.name}, which the length-controlled win rate needs")
+    if len(set(lengths)) < 2:
+        raise NotComputableError(
+            "all answers differ from the reference's by the same length, so length has no effect to fit"
+        )
     import pandas as pd
 
-    gamed = pd.read_csv(calibration)
-    difficulty = gamed.drop_duplicates("index")["instruction_difficulty"]
-    return Annotated(
-        np.array([len(each["output_1"]) - len(each["output_2"]) for each in annotations], dtype=float),
-        difficulty.loc[[each["index"] for each in annotations]].to_numpy(dtype=float),
-        np.array([each["preference"] for each in annotations], dtype=float) - 1,
-        np.column_stack([np.tanh(gamed["std_delta_len"]), gamed["instruction_difficulty"], gamed["preference"]]),
+    try:
+        gamed = pd.read_csv(calibration)
+        difficulty = gamed.drop_duplicates("index")["instruction_difficulty"]
+        data = Annotated(
+            np.array(lengths, dtype=float),
+            difficulty.loc[list(places)].to_numpy(dtype=float),
+            np.array(preferred, dtype=float),
+            np.column_stack([np.tanh(gamed["std_delta_len"]), gamed["instruction_difficulty"], gamed["preference"]]),
+        )
+        return _fit(data), data
+    except (ValueError, KeyError, ArithmeticError) as error:
+        raise NotComputableError(f"the length-controlled win rate cannot be fitted: {error}") from error
+
+
+def _fit(data: Annotated) -> LengthControl:
+    from sklearn import config_context  # type: ignore[import-untyped]
+    from sklearn.linear_model import LogisticRegressionCV  # type: ignore[import-untyped]
+    from sklearn.metrics import make_scorer  # type: ignore[import-untyped]
+    from sklearn.model_selection import GroupKFold  # type: ignore[import-untyped]
+
+    gamed_length, gamed_difficulty, gamed_preferred = data.calibration.T
+    own = np.column_stack(
+        [np.tanh(data.lengths / data.lengths.std(ddof=1)), data.difficulty, np.ones(len(data.lengths))]
     )
+    rows = np.vstack([np.column_stack([gamed_length, gamed_difficulty, np.zeros(len(gamed_length))]), own])
+    likely, count = np.concatenate([gamed_preferred, data.preferred]), len(rows)
+    # Each row counts twice, as a win and as a loss, in proportion to the preference.
+    shares, weight = np.concatenate([likely, 1 - likely]), np.tile(np.where(rows[:, 2], 1, CALIBRATION_WEIGHT), 2)
+    # liblinear draws from one generator for the whole process; the setting of scikit-learn is the thread's own.
+    with _one_at_a_time, config_context(enable_metadata_routing=True):
+        scorer = make_scorer(_log_loss, response_method="predict_proba", greater_is_better=False)
+        model = LogisticRegressionCV(
+            cv=GroupKFold(FOLDS),
+            scoring=scorer.set_score_request(likely=True, weight=True),
+            random_state=SEED,
+            l1_ratios=(1.0,),
+            use_legacy_attributes=False,
+            solver="liblinear",
+            fit_intercept=False,
+        ).set_fit_request(sample_weight=True)
+        model.fit(
+            np.vstack([rows, rows]),
+            np.repeat([1, 0], count),
+            sample_weight=shares * weight,
+            groups=np.tile(np.arange(count), 2),
+            likely=shares,
+            weight=weight,
+        )
+    own[:, 0] = 0
+    return LengthControl(float(100 * model.predict_proba(own)[:, 1].mean()), float(model.C_))
+
+
+def _log_loss(wins: Array, predicted: Array, likely: Array, weight: Array) -> float:
+    """Returns the loss of predicted wins; `likely` is how likely the outcome of each row was, a win or a loss."""
+    likely, predicted = np.where(wins == 1, likely, 1 - likely), np.clip(predicted, 1e-15, 1 - 1e-15)
+    return -float(np.mean(weight * (likely * np.log(predicted) + (1 - likely) * np.log(1 - predicted))))
 
 
 def pseudo_values(data: Annotated, strength: float) -> Array:

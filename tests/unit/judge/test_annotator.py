@@ -11,7 +11,7 @@ from a2rl.core.errors import UsageError
 from a2rl.judge.annotator import annotator_names, find_annotator
 from a2rl.judge.params import JudgeParams
 from a2rl.judge.parsers import MAX_CHARS, PARSERS, UnreadableReplyError, first_share, parse
-from tasks.alpacaeval import package
+from tests import alpaca_eval_package as package
 from tests.fake_judge import reply
 
 REFERENCE = "alpaca_eval_gpt5_2_fn"

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 LOCK = Path("requirements.lock")
 PINNED = [Requirement(line) for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
 NOT_NEEDED = {
-    # Clients of many APIs; we use only the statistics of alpaca-eval.
+    # Clients of many APIs; of alpaca-eval, we use only the annotators' configurations, and in tests the statistics.
     *("fire", "openai", "tiktoken"),
     # The original ALFWorld engine, which must be compiled: see requirements-textworld.lock.
     "textworld",

@@ -13,10 +13,10 @@ from a2rl.judge.annotator import annotator_names, find_annotator
 from a2rl.judge.local import ChatMessage
 from a2rl.judge.params import JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
-from tasks.alpacaeval import package
 from tasks.alpacaeval.annotator import RULE_ANNOTATOR, Pair, escaped, is_switched, judge, messages, question
 from tasks.alpacaeval.prepare import read_json
 from tasks.alpacaeval.rule import preference
+from tests import alpaca_eval_package as package
 from tests.fake_judge import reply
 from tests.unit.judge.test_annotator import UNUSABLE
 

@@ -1,8 +1,6 @@
 """Tests AlpacaEval's grader: from answers to preferences to win rates, with the package's statistics."""
 
 import csv
-import logging
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,13 +14,13 @@ from a2rl.grading.job import score_items
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Completion, Prompt, SamplingParams
-from a2rl.scoring.score import ItemResult
+from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.contract import Limits
 from tasks.alpacaeval import grade as grader
-from tasks.alpacaeval import package
-from tasks.alpacaeval.package import NotComputableError
+from tasks.alpacaeval.length_control import LengthControl, NotComputableError, length_control
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.prompts import prompt
+from tests.alpaca_eval_package import length_controlled_win_rate
 from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import wait_for
@@ -141,6 +139,14 @@ def results(hidden: Path, values: list[float]) -> list[ItemResult]:
     ]
 
 
+def fitted(annotations: list[dict[str, Any]], calibration: Path) -> LengthControl:
+    """Fits annotations in the package's format."""
+    lengths = [len(each["output_1"]) - len(each["output_2"]) for each in annotations]
+    preferred = [each["preference"] - 1 for each in annotations]
+    return length_control(list(range(len(annotations))), lengths, preferred, calibration)[0]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_the_score_is_the_packages_length_controlled_win_rate(hidden: Path) -> None:
     path = generated_calibration(hidden / CALIBRATION, 50)
     items = results(hidden, [(0.1, 0.9, 0.2, 0.6, 0.3)[place % 5] for place in range(50)])
@@ -150,7 +156,7 @@ def test_the_score_is_the_packages_length_controlled_win_rate(hidden: Path) -> N
         | {"generator_1": "a", "generator_2": "b"}
         for known, item in zip(grader.items_of(hidden), items, strict=True)
     ]
-    assert score.score == pytest.approx(package.length_control(annotations, path).rate, abs=1e-9)
+    assert score.score == pytest.approx(length_controlled_win_rate(annotations, path), abs=1e-9)
     assert score.measures["win rate"] == pytest.approx(42.0)
     assert score.measures["judge's price, dollars in all"] == pytest.approx(0.5)
     assert score.ci is not None
@@ -177,9 +183,31 @@ def test_winning_all_or_nothing_has_a_score_and_an_interval(
 
 
 def test_equally_longer_answers_cannot_be_length_controlled(tmp_path: Path) -> None:
-    rows = [{"preference": 1.5, "output_1": "a", "output_2": "bb", "generator_1": "x", "generator_2": "y"}] * 9
-    with pytest.raises(NotComputableError, match="length"):
-        package.length_control(rows, generated_calibration(tmp_path / CALIBRATION, 9))
+    with pytest.raises(NotComputableError, match="by the same length"):
+        length_control(range(9), [-1.0] * 9, [0.5] * 9, generated_calibration(tmp_path / CALIBRATION, 9))
+
+
+@pytest.mark.parametrize(
+    "calibration",
+    [
+        "",
+        "not a table",
+        "index,preference\n0,0.5\n",
+        "model,index,preference,std_delta_len,instruction_difficulty\nconcise,0,0.5,1,1\n",  # of one item
+    ],
+)
+def test_another_kind_of_calibration_gives_a_reason_and_no_score(hidden: Path, calibration: str) -> None:
+    (hidden / CALIBRATION).write_text(calibration)
+    score = score_items("alpacaeval", hidden, results(hidden, [0.5, 1.0] * 25))
+    assert score.score is None
+    assert "cannot be fitted" in score.reason
+
+
+def test_one_item_has_no_standard_error_and_can_be_recorded(hidden: Path) -> None:
+    generated_calibration(hidden / CALIBRATION, 50)
+    score = score_items("alpacaeval", hidden, results(hidden, [0.5]))
+    assert TaskScore.model_validate_json(score.model_dump_json()) == score
+    assert score.measures["win rate"] == 50
 
 
 @pytest.mark.heavy
@@ -187,16 +215,14 @@ def test_runs_that_are_scored_at_once_do_not_disturb_each_other(tmp_path: Path) 
     path = generated_calibration(tmp_path / CALIBRATION, 60)
     all_rows = [
         [
-            {"preference": 1.0 + (n % (3 + seed) == 0), "output_1": "a" * 30, "output_2": "b" * (n * (7 + seed) % 60),
-             "generator_1": "base", "generator_2": "answers", "index": n}
+            {"preference": 1.0 + (n % (3 + seed) == 0), "output_1": "a" * 30, "output_2": "b" * (n * (7 + seed) % 60)}
             for n in range(60)
         ]
         for seed in range(6)
-    ]  # fmt: skip
-    alone = [package.length_control(rows, path) for rows in all_rows]
+    ]
+    alone = [fitted(rows, path) for rows in all_rows]
     with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(package.length_control, all_rows * 3, [path] * 18)) == alone * 3
-    assert not logging.root.manager.disable, "what was quiet meanwhile is heard again"
+        assert list(threads.map(fitted, all_rows * 3, [path] * 18)) == alone * 3
 
 
 def annotations_of(shared_data: Path, name: str) -> Path:
@@ -204,25 +230,19 @@ def annotations_of(shared_data: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_annotations_give_the_published_figures(shared_data: Path, name: str) -> None:
-    found = package.win_rate(read_json(annotations_of(shared_data, name)))
-    assert found["win_rate"] == pytest.approx(PUBLISHED[name][0], abs=5e-5)
-    assert found["standard_error"] == pytest.approx(PUBLISHED[name][1], abs=1e-3)
+def test_published_annotations_give_the_published_figures(shared_data: Path, tmp_path: Path, name: str) -> None:
+    rows = read_json(annotations_of(shared_data, name))
+    write_jsonl(tmp_path / "eval.jsonl", ({**row, "dataset": "", "reference": row["output_1"]} for row in rows))
+    found = grader.headline(results(tmp_path, [row["preference"] - 1 for row in rows]), tmp_path).measures
+    assert found["win rate"] == pytest.approx(PUBLISHED[name][0], abs=5e-5)
+    assert found["win rate, standard error"] == pytest.approx(PUBLISHED[name][1], abs=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_length_control_is_the_packages_own_on_the_same_inputs(shared_data: Path, tmp_path: Path) -> None:
     path = generated_calibration(tmp_path / CALIBRATION, 805)
     rows = read_json(annotations_of(shared_data, "alpaca-7b"))
-    package.length_control(rows, path)  # the rest calls the package directly, with its download replaced
-    statistics = sys.modules["alpaca_eval.metrics.glm_winrate"]
-    kept, statistics.hf_hub_download = statistics.hf_hub_download, lambda **_: str(path)  # type: ignore[attr-defined]
-    try:
-        theirs = statistics.get_length_controlled_winrate(rows, save_weights_dir=None)
-    finally:
-        statistics.hf_hub_download = kept  # type: ignore[attr-defined]
-    assert package.length_control(rows, path).rate == theirs["length_controlled_winrate"]
-    assert kept.__module__.startswith("huggingface_hub")
+    assert fitted(rows, path).rate == pytest.approx(length_controlled_win_rate(rows, path), abs=1e-9)
 
 
 def test_a_calibration_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
@@ -237,11 +257,5 @@ def test_length_control_gives_the_published_figures(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    found = package.length_control(read_json(annotations_of(shared_data, name)), calibration(None))
+    found = fitted(read_json(annotations_of(shared_data, name)), calibration(None))
     assert found.rate == pytest.approx(PUBLISHED[name][2], abs=0.05)
-
-
-def test_a_failed_judgement_is_left_out_and_0_is_a_tie() -> None:
-    row = {"output_1": "a", "output_2": "b", "generator_1": "x", "generator_2": "y"}
-    for preferences in ((1.0, 2.0, None, 1.5), (0, 1, 2)):
-        assert package.win_rate([row | {"preference": each} for each in preferences])["win_rate"] == 50

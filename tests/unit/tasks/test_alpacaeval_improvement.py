@@ -12,9 +12,7 @@ from a2rl.grading.job import score_items
 from a2rl.scoring.paired import LEVEL, Improvement, compare, corrected, difference_interval, mean_difference
 from a2rl.scoring.score import ItemResult, errors_tolerated
 from tasks.alpacaeval import grade as grader
-from tasks.alpacaeval import package
-from tasks.alpacaeval.length_control import annotated, pseudo_values, rates
-from tasks.alpacaeval.prepare import CALIBRATION
+from tasks.alpacaeval.length_control import pseudo_values, rates
 from tests.statistics.alpacaeval import Judged, judged
 
 
@@ -98,9 +96,7 @@ def test_the_same_answers_are_no_improvement(hundred: Judged) -> None:
 
 def test_the_refits_give_the_packages_rate_and_bootstrap_spread(hundred: Judged) -> None:
     items = hundred.results(np.random.default_rng(5), -0.5, 200)
-    rows = grader._annotations(items, hundred.hidden)
-    rate, strength = package.length_control(rows, hundred.hidden / CALIBRATION)
-    data = annotated(rows, hundred.hidden / CALIBRATION)
+    (rate, strength), data = grader._controlled(items, hundred.hidden)
     own, _ = rates(data, np.ones((1, 100)), strength)
     assert 100 * own[0] == pytest.approx(rate, abs=0.01)
     times = np.random.default_rng(0).multinomial(100, [0.01] * 100, size=500).astype(float)
