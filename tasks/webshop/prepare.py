@@ -19,11 +19,12 @@ from a2rl.core.hub import download
 from a2rl.handout import hand_out
 from a2rl.task_api.contract import Variant
 from tasks.webshop import mini
-from tasks.webshop.release import SEED, best_tagger, human_goals, read_listings, split_goals, synthetic_goals
+from tasks.webshop.release import SEED, human_goals, read_listings, split_goals, synthetic_goals
 from tasks.webshop.shop import Goal, stock
 from tasks.webshop.task import TASK
 
 HERE = Path(__file__).parent
+NOUNS = "words but for a list of others"
 MINI_SEED, MINI_PRODUCTS, MINI_TRAIN = 2604, 1800, 1200
 pretraining_text, canonical = mini.pretraining_text, mini.canonical
 
@@ -56,8 +57,7 @@ def _write_shop(seed: int | str, seed_in_words: str, hidden: Path) -> dict[str, 
 
 def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str, str]:
     mirror = source or _downloaded()
-    tagger = best_tagger()
-    listings = read_listings(mirror, tagger)
+    listings = read_listings(mirror)
     evaluation, train = split_goals(synthetic_goals(listings), TASK.variant("full").eval_items)
     asked_for = {goal.product_id for goal in evaluation}
     written = [goal for goal in human_goals(listings) if goal.product_id not in asked_for]
@@ -66,7 +66,7 @@ def _prepare_full(source: Path | None, visible: Path, hidden: Path) -> dict[str,
     stock((product for product in products if product.id not in asked_for), visible / "catalogue")
     _write_goals(evaluation, hidden)
     _write_goals([*train, *written], visible)
-    return {"prompt": "window", "goals": _described(evaluation, f"seed {SEED}"), "nouns": tagger.name}
+    return {"prompt": "window", "goals": _described(evaluation, f"seed {SEED}"), "nouns": NOUNS}
 
 
 def _downloaded() -> Path:

@@ -4,12 +4,11 @@ A mirror holds `items_shuffle_1000.json`, or `products_1000.jsonl` (.xz or not),
 instructions that people wrote, `items_human_ins.json`, are optional. Prices are read as the original
 reads them (web_agent_site/engine/engine.py at 64fa2a5), but for a price range the price is drawn with a seed.
 
-The nouns of a product's title decide whether a purchase is the right kind of thing. WebShop uses spaCy's model
-en_core_web_sm, and so do we where it is installed. Elsewhere every word of a title counts as a noun that has a letter
-in it and is not on a short list of exceptions. This is close to the model's verdict, which takes most words of titles
-for names: with en_core_web_sm 3.8.0, of 76,010 purchases, 11 for each of the 6,910 goals, 2.9% get another reward, but
-never the purchase of the product that was asked for. The tagger is chosen when data is prepared, and named with each
-score.
+The nouns of a product's title decide whether a purchase is the right kind of thing. WebShop finds them with spaCy's
+model en_core_web_sm, which no lock file here has. Here every word of a title counts as a noun that has a letter in it
+and is not on a short list of exceptions. This is close to the model's verdict, which takes most words of titles for
+names: with en_core_web_sm 3.8.0, of 76,010 purchases, 11 for each of the 6,910 goals, 2.9% get another reward, but
+never the purchase of the product that was asked for.
 
 Goals are frozen by one seed. The original draws price limits before it sets its seed, so two starts of it differ in
 half of the instructions. Here prices and limits are drawn with SEED, and the goals are shuffled with the same seed as
@@ -22,9 +21,8 @@ import lzma
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +31,6 @@ from a2rl.core.files import file_digest
 from tasks.webshop.shop.catalogue import Goal, Product
 from tasks.webshop.task import TASK
 
-MODEL = "en_core_web_sm"
 SEED = 233
 """Seed of prices, price limits and the order of goals; the original uses the same number for the order."""
 ITEMS, INSTRUCTIONS, HUMAN = "items_shuffle_1000.json", "items_ins_v2_1000.json", "items_human_ins.json"
@@ -69,58 +66,25 @@ class Listing(NamedTuple):
     human: tuple[Wish, ...] = ()
 
 
-class Tagger(NamedTuple):
-    """Finds nouns in titles."""
-
-    name: str
-    """The name that is shown with scores."""
-    nouns: Callable[[Iterable[str]], Iterator[tuple[str, ...]]]
-    """Yields the nouns of each title in lower case, as often as the title has them."""
+def nouns(title: str) -> tuple[str, ...]:
+    """Returns what counts as the nouns of a title, in lower case and as often as the title has them."""
+    words = (word.lower() for word in _WORD.findall(title))
+    return tuple(word for word in words if word not in _NO_NOUNS and any(map(str.isalpha, word)))
 
 
-def by_word() -> Tagger:
-    """Returns the fallback: all words but a list of exceptions."""
-
-    def nouns(titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        for title in titles:
-            words = (word.lower() for word in _WORD.findall(title))
-            yield tuple(word for word in words if word not in _NO_NOUNS and any(map(str.isalpha, word)))
-
-    return Tagger("words but for a list of others", nouns)
-
-
-def by_spacy() -> Tagger:
-    """Returns the original's tagger."""
-    import spacy
-
-    model: Any = spacy.load(MODEL, disable=["parser", "ner", "lemmatizer"])
-
-    def nouns(titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
-        for title in model.pipe(titles):
-            yield tuple(token.text.lower() for token in title if token.pos_ in ("NOUN", "PROPN"))
-
-    return Tagger(f"spaCy {model.meta['lang']}_{model.meta['name']} {model.meta['version']}", nouns)
-
-
-def best_tagger() -> Tagger:
-    """Returns spaCy's tagger where its model is installed, else the fallback."""
-    return by_spacy() if find_spec("spacy") and find_spec(MODEL) else by_word()
-
-
-def read_listings(mirror: Path, tagger: Tagger) -> list[Listing]:
+def read_listings(mirror: Path) -> list[Listing]:
     """Reads the catalogue, in its order.
 
     Raises:
         UsageError: the mirror lacks a file.
         IntegrityError: a file is not the released one.
     """
-    items, instructions = list(_items(mirror)), _json_file(mirror, INSTRUCTIONS)
+    instructions = _json_file(mirror, INSTRUCTIONS)
     human: Mapping[str, Any] = _json_file(mirror, HUMAN) if (mirror / HUMAN).is_file() else {}
     rng = random.Random(f"webshop/prices/{SEED}")
     try:
         return [
-            _listing(item, instructions.get(item["asin"], {}), human.get(item["asin"]), nouns, rng)
-            for item, nouns in zip(items, tagger.nouns(item["name"] for item in items), strict=True)
+            _listing(item, instructions.get(item["asin"], {}), human.get(item["asin"]), rng) for item in _items(mirror)
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise IntegrityError(f"the catalogue in {mirror} is not WebShop's: {error!r}") from error
@@ -153,9 +117,7 @@ def _json_file(mirror: Path, name: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _listing(
-    item: dict[str, Any], known: Mapping[str, Any], human: Any, nouns: tuple[str, ...], rng: random.Random
-) -> Listing:
+def _listing(item: dict[str, Any], known: Mapping[str, Any], human: Any, rng: random.Random) -> Listing:
     prices = _prices(item["pricing"])
     bullets = item["small_description"]
     product = Product(
@@ -170,7 +132,7 @@ def _listing(
         bullets=tuple(bullets if isinstance(bullets, list) else [bullets]),
         options=_options(item["customization_options"]),
         attributes=tuple(known.get("attributes", item.get("Attributes", ("DUMMY_ATTR",)))),
-        nouns=nouns,
+        nouns=nouns(item["name"]),
     )
     text = known.get("instruction")
     synthetic = Wish(text, tuple(known["instruction_attributes"])) if text is not None else None

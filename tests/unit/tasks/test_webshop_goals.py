@@ -1,4 +1,4 @@
-"""Tests the real catalogue and the goals made from it, from any folder; nouns with and without spaCy."""
+"""Tests the real catalogue and the goals made from it, from any folder."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import file_digest
 from a2rl.scoring.score import summarise
 from tasks.webshop import grade, prepare, release
-from tasks.webshop.release import Listing, Wish, by_word, read_listings
+from tasks.webshop.release import Listing, Wish, nouns, read_listings
 from tasks.webshop.shop import Product, Shop
 
 RAW: dict[str, Any] = {
@@ -36,7 +36,7 @@ def mirror_of(folder: Path, monkeypatch: pytest.MonkeyPatch, *items: dict[str, A
 
 def test_a_released_product_is_read_as_the_original_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = mirror_of(tmp_path, monkeypatch, RAW, RAW, RAW | {"asin": "nan"}, RAW | {"asin": "B1234567890"})
-    [listing] = read_listings(mirror, by_word())
+    [listing] = read_listings(mirror)
     assert listing.product == Product(
         id="B1", title="Acme Shirt", price=10.5, price_tag="$10.5", category="fashion", query="shirts",
         product_category="Tops", description="A shirt.", bullets=("red", "slim"),
@@ -53,7 +53,7 @@ def test_a_released_product_is_read_as_the_original_reads_it(tmp_path: Path, mon
 )
 def test_price_tags(pricing: str | None, tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = mirror_of(tmp_path, monkeypatch, RAW | {"pricing": pricing})
-    [listing] = read_listings(mirror, by_word())
+    [listing] = read_listings(mirror)
     assert listing.product.price_tag == tag
     low, *_, high = [float(price.removeprefix("$")) for price in tag.split(" to ") * 2]
     assert low <= listing.product.price <= high
@@ -63,17 +63,17 @@ def test_a_mirror_that_lacks_a_file_or_holds_another_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="a mirror of WebShop holds"):
-        read_listings(tmp_path, by_word())
+        read_listings(tmp_path)
     mirror = mirror_of(tmp_path, monkeypatch, RAW)
     (mirror / release.INSTRUCTIONS).write_text("{}")
     with pytest.raises(IntegrityError, match="not the released file"):
-        read_listings(mirror, by_word())
+        read_listings(mirror)
 
 
 def test_a_mirror_with_something_else_in_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = mirror_of(tmp_path, monkeypatch, {"asin": "B1", "name": "no price"})
     with pytest.raises(IntegrityError, match="not WebShop's"):
-        read_listings(mirror, by_word())
+        read_listings(mirror)
 
 
 def listing(number: int, price: float = 12.0) -> Listing:
@@ -124,13 +124,13 @@ def test_training_goals_are_about_other_products() -> None:
     assert train
 
 
-def test_nouns_without_spacy_are_words_that_are_on_no_list() -> None:
-    [found] = by_word().nouns(["Set of 2 Men's Slim-Fit Shirts for the Gym, 12oz S10"])
+def test_nouns_are_the_words_that_are_on_no_list() -> None:
+    found = nouns("Set of 2 Men's Slim-Fit Shirts for the Gym, 12oz S10")
     assert found == ("set", "men", "slim", "fit", "shirts", "gym", "12oz", "s10")
 
 
 def test_the_real_catalogue_has_as_many_goals_as_the_original(shared_data: Path) -> None:
-    listings = read_listings(shared_data / "webshop", by_word())
+    listings = read_listings(shared_data / "webshop")
     assert (len(listings), len(release.synthetic_goals(listings)), len(release.human_goals(listings))) == (
         1000,
         6910,
@@ -138,10 +138,7 @@ def test_the_real_catalogue_has_as_many_goals_as_the_original(shared_data: Path)
     )
 
 
-def test_the_full_variant_is_prepared_from_a_mirror(
-    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare, "best_tagger", by_word)
+def test_the_full_variant_is_prepared_from_a_mirror(shared_data: Path, tmp_path: Path) -> None:
     visible, hidden = tmp_path / "visible", tmp_path / "hidden"
     visible.mkdir()
     hidden.mkdir()
