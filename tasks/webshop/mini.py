@@ -310,7 +310,7 @@ def _visit_is(distracted: bool, shop: Shop, asked: Goal) -> bool:
         return False
     session.step(opened)
     play_out(session, expert, LONGEST - 2)
-    return session.reward is not None and session.reward.total == 1
+    return session.reward == 1
 
 
 def _visit(shop: Shop, asked: Goal, rng: random.Random, solved: bool) -> str:

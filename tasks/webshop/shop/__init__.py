@@ -9,14 +9,13 @@ step = session.step("search[red cotton shirt]")      # step.observation, step.re
 
 from .catalogue import Goal, Product, Shop, read_goals, stock
 from .expert import Expert, play_out
-from .reward import Reward, reward
+from .reward import reward
 from .session import Session, Step
 
 __all__ = [
     "Expert",
     "Goal",
     "Product",
-    "Reward",
     "Session",
     "Shop",
     "Step",

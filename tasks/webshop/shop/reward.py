@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import NamedTuple
 
 from .catalogue import PATH_MARK, Goal, Product
 
@@ -34,51 +33,24 @@ COLORS = tuple(_COLORS.split())
 """WebShop's list in its order; the first match counts."""
 
 
-class Reward(NamedTuple):
-    """A reward and its components."""
-
-    total: float
-    r_type: float
-    attributes: int
-    """How many attributes of the goal the product has."""
-    options: int
-    """How many options of the goal were chosen."""
-    price: bool
-    """Whether the price is within the limit."""
-    query_match: bool
-    category_match: bool
-    title_score: float
-
-
-class TypeMatch(NamedTuple):
-    """How well the kind of a product fits a goal."""
-
-    r_type: float
-    query_match: bool
-    category_match: bool
-    title_score: float
-
-
-def reward(product: Product, goal: Goal, chosen: Mapping[str, str]) -> Reward:
+def reward(product: Product, goal: Goal, chosen: Mapping[str, str]) -> float:
     """Returns the reward of buying a product for a goal; `chosen` has the value of each option by name."""
-    kind = match_type(product, goal)
     attributes = count_attributes(product, goal.attributes)
     options = count_options(list(chosen.values()), goal.options)
     price = product.price <= goal.price_upper
     had, wanted = attributes + options + price, len(goal.attributes) + len(goal.options) + 1
-    return Reward(had / wanted * kind.r_type, kind.r_type, attributes, options, price, *kind[1:])
+    return had / wanted * match_type(product, goal)
 
 
-def match_type(product: Product, goal: Goal) -> TypeMatch:
-    """Compares the kind of a product with that of the goal."""
+def match_type(product: Product, goal: Goal) -> float:
+    """Returns `r_type`: how well the kind of a product fits a goal."""
     query_match = product.query == goal.query
     category_match = len(_steps(product.product_category) & _steps(goal.product_category)) >= 2
     shared = len(set(product.nouns) & set(goal.nouns))
     title_score = shared / len(goal.nouns) if goal.nouns else 0.2
-    r_type = 1.0 if query_match or category_match or title_score > 0.2 else 0.5
     if title_score < 0.1:
-        r_type = 0.1 if title_score else 0.0
-    return TypeMatch(r_type, query_match, category_match, title_score)
+        return 0.1 if title_score else 0.0
+    return 1.0 if query_match or category_match or title_score > 0.2 else 0.5
 
 
 def count_attributes(product: Product, wanted: Sequence[str]) -> int:

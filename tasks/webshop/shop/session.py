@@ -32,7 +32,7 @@ from .page import (
     search_page,
     simple,
 )
-from .reward import Reward, reward
+from .reward import reward
 
 LONGEST_QUERY = 500
 """Characters of a query that are searched for."""
@@ -64,7 +64,7 @@ class Session:
 
     def __init__(self, shop: Shop, goal: Goal, mode: Mode = "text") -> None:
         self.shop, self.goal, self.mode = shop, goal, mode
-        self.reward: Reward | None = None
+        self.reward: float | None = None
         """Reward of the purchase."""
         self._keywords: list[str]
         self._number: int
@@ -99,7 +99,7 @@ class Session:
         observation = self._brief_answer if self.mode == "brief" and self._brief_answer else self.observation
         if not valid and self.mode == "brief":
             observation = "Invalid action!"
-        return Step(observation, self.reward.total if self.reward and valid else 0.0, self.done, valid)
+        return Step(observation, (self.reward or 0.0) if valid else 0.0, self.done, valid)
 
     def _act(self, action: str) -> bool:
         verb, argument = _read(action)
@@ -155,7 +155,7 @@ class Session:
 
     def _buy(self) -> None:
         self.reward = reward(self._at(), self.goal, self._options)
-        self.page = done_page(self.reward.total)
+        self.page = done_page(self.reward)
 
     def _at(self) -> Product:
         assert self._product is not None, "only the pages of a product lead here"

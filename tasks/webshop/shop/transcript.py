@@ -184,7 +184,7 @@ class Visit:
     @property
     def reward(self) -> float:
         """The reward of the purchase; 0 before it."""
-        return self.session.reward.total if self.session.reward else 0.0
+        return self.session.reward or 0.0
 
     def write(self, line: str) -> str:
         """Carries out a line of the model; returns what the next prompt of the form `whole` has after that line."""
