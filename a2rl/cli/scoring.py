@@ -195,7 +195,7 @@ def score_file(
     params, started = load_params(settings.root), time.monotonic()
     definition = load_task(find_task(task, settings.root), settings.root)
     task, nearest = definition.id, nearest_variant(definition, variant, source)
-    judging = params.judge_for(definition, nearest, judge)
+    judging, limits = params.judge_for(definition, nearest, judge), definition.variant(nearest).limits
     data = ensure_data(task, nearest, source, settings)
     completions = _read_completions(outputs)
     grader, hidden, seed = load_grader(task), data / "hidden", params.grading.split_seed
@@ -206,9 +206,9 @@ def score_file(
     if split == "all" and completions.keys() - set(evaluated):
         ids = published
     if judging is None:
-        items = grader.score_outputs(completions, hidden, ids)
+        items = grader.score_outputs(completions, hidden, ids, limits)
     else:
-        items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, judge_of(judging, settings))
+        items = cast(JudgedGrader, grader).score_outputs(completions, hidden, ids, limits, judge_of(judging, settings))
     return score_items(task, hidden, items, time.monotonic() - started)
 
 

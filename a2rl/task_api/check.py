@@ -82,7 +82,11 @@ class TaskCheck:
 
     def results(self, outputs: Mapping[str, str]) -> list[ItemResult]:
         """Grades some answers to the eval set."""
-        return self.grader.score_outputs(outputs, self.hidden, self.ids)
+        return self.scored(outputs, self.ids)
+
+    def scored(self, outputs: Mapping[str, str], ids: Sequence[str]) -> list[ItemResult]:
+        """Grades some answers to these items."""
+        return self.grader.score_outputs(outputs, self.hidden, ids, self.task.variant(self.variant).limits)
 
     def run(self) -> Iterator[Check]:
         """Yields the outcome of each check; one that raises an error has failed."""
@@ -276,7 +280,7 @@ def _repeated(check: TaskCheck) -> str:
 def _by_item(check: TaskCheck) -> str:
     ids = split_ids(check.ids, "private", seed=1)[::-1]
     outputs = {each: check.gold[each] if place % 2 else NO_IDEA for place, each in enumerate(ids) if place % 5}
-    results = check.grader.score_outputs(outputs, check.hidden, ids)
+    results = check.scored(outputs, ids)
     if [each.id for each in results] != ids:
         return "there is not one result for each id, in the order in which they were given"
     right = {each.id for each in results if each.verdict == "correct"}

@@ -192,8 +192,13 @@ class Grader(Protocol):
     ) -> list[ItemResult]:
         """Has the model answer the items, and returns one result for each id."""
 
-    def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
-        """Grades completions that were generated elsewhere. An id without a completion gets the verdict errored."""
+    def score_outputs(
+        self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits
+    ) -> list[ItemResult]:
+        """Grades completions that were generated elsewhere. An id without a completion gets the verdict errored.
+
+        Of an episode's turns, only as many count as the limits allow.
+        """
 
     def gold_outputs(self, hidden: Path) -> dict[str, str]:
         """Returns the completions of a perfect model by id. They must score 100."""
@@ -317,7 +322,12 @@ class JudgedGrader(Protocol):
         """
 
     def score_outputs(
-        self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
+        self,
+        outputs: Mapping[str, str],
+        hidden: Path,
+        ids: Sequence[str],
+        limits: Limits,
+        judging: JudgeConfig | None = None,
     ) -> list[ItemResult]:
         """Like `Grader.score_outputs`, with the judge to use; None if the variant has its own."""
 

@@ -192,8 +192,8 @@ def grade(sampler, hidden, ids, limits, options):
     return _grader(hidden).grade(sampler, hidden, ids, limits, options)
 
 
-def score_outputs(outputs, hidden, ids):
-    return _grader(hidden).score_outputs(outputs, hidden, ids)
+def score_outputs(outputs, hidden, ids, limits):
+    return _grader(hidden).score_outputs(outputs, hidden, ids, limits)
 
 
 def gold_outputs(hidden):

@@ -157,11 +157,15 @@ class RowsGrader:
         prompts = [as_prompt(asked(self.items, rows[each], sampler.has_chat_template)) for each in ids]
         return self.judged(ids, [rows[each] for each in ids], sampler.generate(prompts, params))
 
-    def score_outputs(self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+    def score_outputs(
+        self, outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits
+    ) -> list[ItemResult]:
         """See `a2rl.task_api.contract.Grader`. An episode's completion has one turn a line."""
         rows, there = self.rows(hidden), [each for each in ids if each in outputs]
         if is_interactive(self.items):
-            results = [self._replayed(each, rows[each], outputs[each].splitlines()) for each in there]
+            results = [
+                self._replayed(each, rows[each], outputs[each].splitlines()[: limits.max_steps]) for each in there
+            ]
         else:
             given = [Completion(outputs[each], "stop", 0, 0) for each in there]
             results = self.judged(there, [rows[each] for each in there], given)

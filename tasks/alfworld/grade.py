@@ -22,7 +22,6 @@ from a2rl.task_api.contract import Limits, Options
 from tasks.alfworld.alfred import Game
 from tasks.alfworld.alfred.transcript import Examples, GameEnvironment, examples_that_fit, framed
 from tasks.alfworld.release import GAME
-from tasks.alfworld.task import TASK
 
 ANSWER_SHOWN = 2000
 
@@ -41,10 +40,10 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     return sampler.converse([_episode(each, hidden, shown, limits, faithful) for each in ids], params)
 
 
-def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`. A completion is a list of commands, one a line."""
     return [
-        _replayed(each, hidden, outputs[each].splitlines())
+        _replayed(each, hidden, outputs[each].splitlines()[: limits.max_steps])
         if each in outputs
         else ItemResult(id=each, verdict="errored", reason="no completion was given")
         for each in ids
@@ -100,7 +99,7 @@ def _episode(
 
 def _replayed(item_id: str, hidden: Path, commands: Sequence[str]) -> ItemResult:
     play = GameEnvironment(Game.load(_file(hidden, item_id)))
-    for command in commands[: TASK.variant("full").limits.max_steps]:
+    for command in commands:
         if not play.done:
             play.write(command)
     return _result(item_id, play, 0)

@@ -85,7 +85,7 @@ def grade(
 
 
 def score_outputs(
-    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
     """See `a2rl.task_api.contract.JudgedGrader`."""
     items = _selected(hidden, ids)

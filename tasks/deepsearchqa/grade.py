@@ -96,7 +96,7 @@ def grade(
 
 
 def score_outputs(
-    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], judging: JudgeConfig | None = None
+    outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits, judging: JudgeConfig | None = None
 ) -> list[ItemResult]:
     """See `a2rl.task_api.contract.JudgedGrader`. A completion is just the answer."""
     items = items_of(hidden)

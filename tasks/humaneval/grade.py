@@ -83,7 +83,7 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     return judged(items, sampler.generate(asked, params), faithful_program if faithful else own_program)
 
 
-def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`."""
     by_id = {item.id: item for item in published_items(hidden)}
     answered = [by_id[item_id] for item_id in ids if item_id in outputs]

@@ -25,7 +25,6 @@ from tasks.webshop.shop import Goal, Session, Shop, read_goals
 from tasks.webshop.shop.catalogue import PATH_MARK
 from tasks.webshop.shop.page import BUY_NOW, NEXT_PAGE
 from tasks.webshop.shop.transcript import REFERENCE_SYSTEM, SYSTEM, Form, Visit, asked
-from tasks.webshop.task import TASK
 
 SUCCESS = 0.5
 ANSWER_SHOWN = 2000
@@ -53,11 +52,11 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     return sampler.converse(visits, params)
 
 
-def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str]) -> list[ItemResult]:
+def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
     """See `a2rl.task_api.contract.Grader`. A completion is a list of actions, one a line."""
     eval_set = _open(hidden)
     return [
-        _replayed(eval_set, eval_set.goals[each], outputs[each].splitlines())
+        _replayed(eval_set, eval_set.goals[each], outputs[each].splitlines()[: limits.max_steps])
         if each in outputs
         else ItemResult(id=each, verdict="errored", reason="no completion was given")
         for each in ids
@@ -104,7 +103,7 @@ def _visit(eval_set: _EvalSet, goal: Goal, limits: Limits, chat: bool, faithful:
 
 def _replayed(eval_set: _EvalSet, goal: Goal, actions: Sequence[str]) -> ItemResult:
     visit = Visit(eval_set.shop, goal, eval_set.form)
-    for action in actions[: TASK.variant("full").limits.max_steps]:
+    for action in actions:
         if not visit.done:
             visit.write(action)
     return _result(goal, visit, 0)

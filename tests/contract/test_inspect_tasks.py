@@ -20,6 +20,7 @@ from a2rl.core.settings import Settings
 from a2rl.scoring.score import summarise
 from a2rl.task_api.catalog import find_task, load_grader, load_task
 from a2rl.task_api.check import TaskCheck
+from a2rl.task_api.contract import Limits
 from a2rl.task_api.data import ensure_data, prepare_data, require_source
 from a2rl.task_api.inspect_tasks import Evaluation
 from a2rl.task_api.rows import RowsGrader
@@ -29,6 +30,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Settings.load().tasks_python.is_file(), reason="make setup-tasks"),
 ]
+LIMITS = Limits(max_new_tokens=7)
 TIMES = range(2, 14)
 LETTERS = "ABCD"
 AGIEVAL = "https://raw.githubusercontent.com/ruixiangcui/AGIEval/84ab72d94318290aad2e4ec820d535a95a1f7552/data/v1_1/"
@@ -241,7 +243,7 @@ def test_items_get_the_scores_that_inspect_itself_gives(copies: Path, settings: 
             answers[row["id"]] = ANSWERS[place % len(ANSWERS)](row["answer"], other["answer"])
         assert len({row["messages"][-1]["content"] for row in rows}) == len(rows)
         told[name] = {row["messages"][-1]["content"]: answers[row["id"]] for row in rows}
-        results = grader.score_outputs(answers, hidden, grader.item_ids(hidden))
+        results = grader.score_outputs(answers, hidden, grader.item_ids(hidden), LIMITS)
         ours[name] = {each.id: [*each.measures.values()] or [each.value] for each in results}
         assert {each.verdict for each in results} == {"correct", "wrong"}, name
     subprocess.run(
@@ -329,5 +331,5 @@ def test_an_item_that_fails_is_errored_and_counted(settings: Settings, tmp_path:
     write(hidden / "eval.jsonl", [{"id": str(n), "entry": {"input": "?", "target": "x"}} for n in range(4)])
     grader = RowsGrader(tasks, lambda pairs: Evaluation("own_evals/hostile", {}).scored(pairs, hidden))
     outputs = {"0": "right", "1": "right", "2": "1 / 0", "3": "right"}
-    score = summarise(grader.score_outputs(outputs, hidden, grader.item_ids(hidden)))
+    score = summarise(grader.score_outputs(outputs, hidden, grader.item_ids(hidden), LIMITS))
     assert (score.total, score.correct, score.errored) == (4, 3, 1)

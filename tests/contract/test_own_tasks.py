@@ -15,6 +15,7 @@ from a2rl.cli.catalogs import new
 from a2rl.config.plan import cells_of
 from a2rl.config.suite import Suite
 from a2rl.core.errors import InfrastructureError, TaskDefinitionError, UsageError
+from a2rl.core.files import read_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import code_of
 from a2rl.handout.rows import stops
@@ -293,6 +294,16 @@ def test_a_model_that_knows_all_answers_scores_100(root: Path, tmp_path: Path, k
     limits = check.task.variant("mini").limits
     results = load_grader(task_id).grade(FakeSampler(answer), check.hidden, check.ids, limits, {})
     assert summarise(results).score == 100
+
+
+def test_a_file_takes_no_more_turns_than_a_model(root: Path, tmp_path: Path) -> None:
+    task_id = find_task(str(own_task(tmp_path / "guess", "interactive")), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    lowest = {each: row["low"] for each, row in zip(check.ids, read_jsonl(check.hidden / "eval.jsonl"), strict=True)}
+    all_guesses = {each: "\n".join(map(str, range(low, low + 31))) for each, low in lowest.items()}
+    results = check.results(all_guesses)
+    assert {len(each.answer.splitlines()) for each in results if each.verdict == "wrong"} == {6}
+    assert all(len(each.answer.splitlines()) <= 6 for each in results)
 
 
 def test_code_of_a_task_that_fails_gives_no_number(root: Path, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_failed_baseline_is_no_baseline_and_is_not_kept(run: RunDir, settings:
 
 def test_an_empty_answer_is_wrong_and_an_unjudged_one_is_not(tmp_path: Path) -> None:
     hidden = make_hidden(tmp_path / "hidden", items=3)
-    items = gsm8k.score_outputs({"0": "", "1": "   "}, hidden, ["0", "1", "2"])
+    items = gsm8k.score_outputs({"0": "", "1": "   "}, hidden, ["0", "1", "2"], Limits(max_new_tokens=4))
     assert [item.verdict for item in items] == ["wrong", "wrong", "errored"]
     assert summarise(items).score is None
 

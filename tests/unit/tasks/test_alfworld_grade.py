@@ -69,6 +69,15 @@ def test_a_stuck_model_loses_every_game_at_the_step_limit(hidden: Path) -> None:
     assert sampler.params[0].stop == ("\n",)
 
 
+def test_completions_have_the_models_step_limit(hidden: Path) -> None:
+    [each, *_] = grader.item_ids(hidden)
+    gold = grader.gold_outputs(hidden)[each]
+    for steps, verdict in ((len(gold.splitlines()), "correct"), (len(gold.splitlines()) - 1, "wrong")):
+        late = "look\n" * (LIMITS.max_steps - steps) + gold
+        [item] = grader.score_outputs({each: late}, hidden, [each], LIMITS)
+        assert (item.verdict, item.measures["steps"]) == (verdict, LIMITS.max_steps)
+
+
 def test_a_thought_is_answered_ok_and_is_a_valid_step(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: " think: where am I?")
     [item] = grader.grade(sampler, hidden, grader.item_ids(hidden)[:1], Limits(max_new_tokens=9, max_steps=3), OPTIONS)

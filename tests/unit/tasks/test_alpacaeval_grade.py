@@ -25,6 +25,7 @@ from tests.fake_judge import FakeJudge, fake_judge
 from tests.fake_sampler import FakeSampler
 from tests.run_maker import wait_for
 
+LIMITS = Limits(max_new_tokens=7)
 PUBLISHED = {"gemma-2b-it": (3.4020, 0.5390, 5.4375), "alpaca-7b": (2.5915, 0.4871, 5.8755)}
 """Win rate, its standard error, length-controlled win rate (the leaderboard of alpaca-eval 0.6.6)."""
 
@@ -69,7 +70,7 @@ def judging(judge: FakeJudge, folder: Path, mood: str = "kind", **changes: Any) 
 @pytest.mark.heavy
 def test_a_judged_item_is_correct_where_the_judge_prefers_it(hidden: Path, judge: FakeJudge, tmp_path: Path) -> None:
     ids = grader.item_ids(hidden)
-    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, judging(judge, tmp_path))
+    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, LIMITS, judging(judge, tmp_path))
     assert {(item.verdict, round(item.value, 6)) for item in items} == {("correct", 0.75), ("wrong", 0.25)}
     assert {item.group for item in items} == {"koala", "oasst"}
     assert items[0].measures["judge's price, dollars"] == pytest.approx((100 * 10 + 30) / 1e6)
@@ -80,7 +81,7 @@ def test_a_failed_judgement_is_errored_and_never_a_win_or_a_loss(
     hidden: Path, judge: FakeJudge, tmp_path: Path, mood: str
 ) -> None:
     ids = grader.item_ids(hidden)
-    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, judging(judge, tmp_path, mood))
+    items = grader.score_outputs(dict.fromkeys(ids, "An answer."), hidden, ids, LIMITS, judging(judge, tmp_path, mood))
     assert {item.verdict for item in items} == {"errored"}
     assert all(item.reason for item in items)
     score = score_items("alpacaeval", hidden, items)
@@ -93,7 +94,7 @@ def test_what_was_cut_by_length_and_lost_is_truncated(hidden: Path, judge: FakeJ
     ids = grader.item_ids(hidden)
     sampler = FakeSampler(lambda prompt: Completion(" An answer", "length", 5, 7))
     with open_judge(judging(judge, tmp_path)) as client:
-        items = grader.grade(sampler, hidden, ids, Limits(max_new_tokens=7), {}, client.asking(1))()
+        items = grader.grade(sampler, hidden, ids, LIMITS, {}, client.asking(1))()
     assert {item.verdict for item in items} == {"correct", "truncated"}
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("### Instruction:",))]
 
@@ -107,9 +108,7 @@ def test_an_answer_is_judged_before_the_next_one_is_generated(hidden: Path, judg
         return f"Answer {number}"
 
     with open_judge(judging(judge, tmp_path)) as client:
-        finish = grader.grade(
-            FakeSampler(write), hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {}, client.asking(1)
-        )
+        finish = grader.grade(FakeSampler(write), hidden, ["0", "1", "2"], LIMITS, {}, client.asking(1))
         assert len(finish()) == 3
 
 
@@ -117,7 +116,7 @@ def test_an_empty_answer_is_lost_and_the_references_own_a_tie(hidden: Path, judg
     """The judge is not asked."""
     before = len(judge.asked())
     outputs = {"0": "  \n", "1": grader.items_of(hidden)[1].reference}
-    lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], judging(judge, tmp_path))
+    lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], LIMITS, judging(judge, tmp_path))
     assert (lost.verdict, lost.value, tied.verdict, tied.value) == ("wrong", 0.0, "wrong", 0.5)
     assert len(judge.asked()) == before
 

@@ -342,7 +342,7 @@ def test_in_exact_mode_questions_one_at_a_time_come_to_the_same(hidden: Path, ba
 
 def test_a_set_answer_has_precision_recall_and_f1(tmp_path: Path) -> None:
     hidden = write_items(tmp_path / "hidden", 2, lambda n: "tea, milk, salt, wool")
-    in_part, single = grader.score_outputs({"0": "wool, tea, iron", "1": "wool"}, hidden, ["0", "1"])
+    in_part, single = grader.score_outputs({"0": "wool, tea, iron", "1": "wool"}, hidden, ["0", "1"], LIMITS)
     assert (in_part.verdict, in_part.value) == ("wrong", 0)
     assert in_part.measures["precision"] == pytest.approx(2 / 3)
     assert in_part.measures["recall"] == pytest.approx(0.5)
@@ -438,7 +438,7 @@ def test_a_failed_judgement_makes_the_item_errored(hidden: Path, tmp_path: Path)
     params = JudgeParams(annotator=ANNOTATOR, base_url="http://127.0.0.1:9", api_key_env=None, attempts=1)
     judging = JudgeConfig(params, tmp_path / "judgements.db")
     outputs = {"0": "Balco0", "1": "", "2": "Balco2"}
-    items = grader.score_outputs(outputs, hidden, ["0", "1", "2", "3"], judging)
+    items = grader.score_outputs(outputs, hidden, ["0", "1", "2", "3"], LIMITS, judging)
     assert [item.verdict for item in items] == ["errored", "wrong", "errored", "errored"]
     assert "cannot be reached" in items[0].reason
     assert items[3].reason == "no completion was given"
@@ -450,9 +450,9 @@ def test_a_judge_over_http_is_paid_once(hidden: Path, tmp_path: Path) -> None:
     with serve_rule_judge(*grader.OWN_JUDGE) as served:
         judging = JudgeConfig(served.params, tmp_path / "judgements.db")
         outputs = {"0": "Balco0", "1": "Balco0"}
-        first = grader.score_outputs(outputs, hidden, ["0", "1"], judging)
+        first = grader.score_outputs(outputs, hidden, ["0", "1"], LIMITS, judging)
     # The server has ended, so these answers come from the cache.
-    assert grader.score_outputs(outputs, hidden, ["0", "1"], judging) == first
+    assert grader.score_outputs(outputs, hidden, ["0", "1"], LIMITS, judging) == first
     assert [item.verdict for item in first] == ["correct", "wrong"]
 
 

@@ -13,6 +13,7 @@ from tasks.gsm8k import prepare
 from tasks.gsm8k.final_number import final_number
 from tests.fake_sampler import FakeSampler
 
+LIMITS = Limits(max_new_tokens=7)
 NUMBERS = [
     # after the mark
     ("#### 18", 18),
@@ -234,7 +235,7 @@ def saying(*answers: Completion, chat: bool = False) -> FakeSampler:
 
 def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
     sampler = saying(said("#### 500"), said("#### 999"), said("let me think", "length"))
-    items = grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    items = grader.grade(sampler, hidden, ["0", "1", "2"], LIMITS, {})
     assert [item.verdict for item in items] == ["correct", "wrong", "truncated"]
     assert [item.value for item in items] == [1, 0, 0]
     assert [item.tokens for item in items] == [5, 5, 5]
@@ -245,25 +246,25 @@ def test_an_answer_on_which_the_rule_fails_harms_no_other(hidden: Path, monkeypa
         return bool(1 / len(text))
 
     monkeypatch.setattr(grader, "_grader", grader._grader_by(fails))
-    items = grader.grade(saying(said("#### 500"), said("")), hidden, ["0", "1"], Limits(max_new_tokens=7), {})
+    items = grader.grade(saying(said("#### 500"), said("")), hidden, ["0", "1"], LIMITS, {})
     assert [item.verdict for item in items] == ["correct", "errored"]
 
 
 def test_a_right_answer_counts_although_the_limit_cut_the_rest(hidden: Path) -> None:
     sampler = saying(said("#### 500\n and so", "length"))
-    assert grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), {})[0].verdict == "correct"
+    assert grader.grade(sampler, hidden, ["0"], LIMITS, {})[0].verdict == "correct"
 
 
 def test_all_items_are_asked_in_one_greedy_call_within_the_limit(hidden: Path) -> None:
     sampler = saying(*[said("")] * 3)
-    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    grader.grade(sampler, hidden, ["0", "1", "2"], LIMITS, {})
     assert sampler.calls == [3]
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=("Question:",), temperature=0.0)]
 
 
 def test_the_prompt_is_the_references_with_the_examples_before(hidden: Path) -> None:
     sampler = saying(said(""))
-    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    grader.grade(sampler, hidden, ["1"], LIMITS, {})
     assert sampler.asked[0] == (
         "Question: What is 1?\nLet's think step by step\nAnswer: It is 1.\n#### 1\n\n"
         "Question: What is 2 * 500?\nLet's think step by step\nAnswer:"
@@ -276,7 +277,7 @@ def test_examples_that_do_not_fit_are_left_out_for_all_questions(hidden: Path) -
     examples = []
     for context in (1000, 250, 100):
         sampler = FakeSampler(lambda prompt: "", context=context)
-        grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+        grader.grade(sampler, hidden, ["0", "1", "2"], LIMITS, {})
         [count] = {str(prompt).count("Question:") - 1 for prompt in sampler.asked}
         assert all(str(prompt).startswith("Question:") and len(str(prompt)) <= context - 7 for prompt in sampler.asked)
         examples.append(count)
@@ -285,20 +286,20 @@ def test_examples_that_do_not_fit_are_left_out_for_all_questions(hidden: Path) -
 
 def test_a_chat_model_gets_the_examples_as_turns(hidden: Path) -> None:
     sampler = saying(said(""), chat=True)
-    grader.grade(sampler, hidden, ["1"], Limits(max_new_tokens=7), {})
+    grader.grade(sampler, hidden, ["1"], LIMITS, {})
     chat = sampler.asked[0]
     assert [message.role for message in chat if not isinstance(message, str)] == ["user", "assistant", "user"]
 
 
 def test_the_gold_answer_is_never_in_its_own_prompt(hidden: Path) -> None:
     sampler = saying(*[said("")] * 3)
-    grader.grade(sampler, hidden, ["0", "1", "2"], Limits(max_new_tokens=7), {})
+    grader.grade(sampler, hidden, ["0", "1", "2"], LIMITS, {})
     for prompt, number in zip(sampler.asked, ("500", "1,000", "1,500"), strict=True):
         assert f"#### {number}" not in str(prompt)
 
 
 def test_a_missing_completion_is_errored_and_an_empty_one_wrong(hidden: Path) -> None:
-    items = grader.score_outputs({"0": "", "1": "#### 1000"}, hidden, ["0", "1", "2"])
+    items = grader.score_outputs({"0": "", "1": "#### 1000"}, hidden, ["0", "1", "2"], LIMITS)
     assert [item.verdict for item in items] == ["wrong", "correct", "errored"]
     assert items[2].reason
 
@@ -322,7 +323,7 @@ def test_the_real_data_prepares_and_its_gold_answers_score_100(shared_data: Path
     prepare("full", shared_data / "gsm8k", visible, hidden)
     ids = grader.item_ids(hidden)
     assert len(ids) == TASK.variant("full").eval_items
-    assert summarise(grader.score_outputs(grader.gold_outputs(hidden), hidden, ids)).score == 100
+    assert summarise(grader.score_outputs(grader.gold_outputs(hidden), hidden, ids, LIMITS)).score == 100
     questions = {row["question"] for row in read_jsonl(hidden / "eval.jsonl")}
     assert not questions & {row["question"] for row in read_jsonl(visible / "train.jsonl")}
     assert len(read_jsonl(hidden / "shots.jsonl")) == 4
@@ -367,6 +368,6 @@ def test_faithful_examples_are_the_references_solutions(shared_data: Path, tmp_p
 def test_data_without_examples_has_none_in_the_faithful_way(hidden: Path) -> None:
     write_jsonl(hidden / "shots.jsonl", [])
     sampler = saying(said("500"))
-    [item] = grader.grade(sampler, hidden, ["0"], Limits(max_new_tokens=7), FAITHFUL)
+    [item] = grader.grade(sampler, hidden, ["0"], LIMITS, FAITHFUL)
     assert item.verdict == "correct"
     assert sampler.asked == ["Question: What is 1 * 500?\nLet's think step by step\nAnswer:"]

@@ -28,6 +28,7 @@ ITEM = Item("x/0", PROMPT, "total", "    return sum(xs)\n", TEST)
 BODY = "    return sum(xs)\n"
 WHOLE = PROMPT + BODY
 READY = {"landlock": 1}
+LIMITS = Limits(max_new_tokens=7)
 
 ANSWERS = [
     # continuations
@@ -165,7 +166,7 @@ def test_verdicts_are_correct_wrong_or_truncated(hidden: Path) -> None:
         return Completion(text, finish, 10, 5)  # type: ignore[arg-type]
 
     sampler = FakeSampler(answer)
-    items = grader.grade(sampler, hidden, ["x/1", "x/2", "x/3"], Limits(max_new_tokens=7), {})
+    items = grader.grade(sampler, hidden, ["x/1", "x/2", "x/3"], LIMITS, {})
     assert [item.verdict for item in items] == ["correct", "wrong", "truncated"]
     assert [item.tokens for item in items] == [5, 5, 5]
     assert sampler.params == [SamplingParams(max_new_tokens=7, stop=STOPS, temperature=0.0)]
@@ -181,7 +182,7 @@ def test_an_answer_that_cannot_be_tested_here_is_errored(monkeypatch: pytest.Mon
 
 def test_a_chat_model_is_asked_in_words_and_not_stopped(hidden: Path) -> None:
     sampler = FakeSampler(lambda prompt: "```python\ndef f(a):\n    return a + 2\n```", chat=True)
-    items = grader.grade(sampler, hidden, ["x/1", "x/2"], Limits(max_new_tokens=7), {})
+    items = grader.grade(sampler, hidden, ["x/1", "x/2"], LIMITS, {})
     assert [item.verdict for item in items] == ["wrong", "correct"]
     assert sampler.params[0].stop == ()
     [chat, *_] = sampler.asked
@@ -210,14 +211,14 @@ def test_a_faithful_program_is_the_references(hidden: Path, answer: str, program
 @pytest.mark.parametrize("chat", [True, False])
 def test_a_faithful_answer_is_asked_for_in_words_and_not_stopped(hidden: Path, chat: bool) -> None:
     sampler = FakeSampler(lambda prompt: "```python\ndef f(a):\n    return a + 2\n```", chat=chat)
-    items = grader.grade(sampler, hidden, ["x/1", "x/2"], Limits(max_new_tokens=7), FAITHFUL)
+    items = grader.grade(sampler, hidden, ["x/1", "x/2"], LIMITS, FAITHFUL)
     assert [item.verdict for item in items] == ["wrong", "correct"]
     assert sampler.params[0].stop == ()
     assert "Read the following function signature" in str(sampler.asked[0])
 
 
 def test_a_missing_completion_is_errored_and_an_empty_one_wrong(hidden: Path) -> None:
-    items = grader.score_outputs({"x/1": "", "x/3": "    return a + 3"}, hidden, ["x/1", "x/2", "x/3"])
+    items = grader.score_outputs({"x/1": "", "x/3": "    return a + 3"}, hidden, ["x/1", "x/2", "x/3"], LIMITS)
     assert [item.verdict for item in items] == ["wrong", "errored", "correct"]
     assert items[1].reason
 
@@ -226,7 +227,7 @@ def test_published_items_outside_the_eval_set_are_only_judged(hidden: Path) -> N
     """They are never graded."""
     assert isinstance(load_grader("humaneval"), PublishedGrader)
     assert grader.published_ids(hidden) == ["x/0", *grader.item_ids(hidden)]
-    assert grader.score_outputs({"x/0": "    return a"}, hidden, ["x/0"])[0].verdict == "correct"
+    assert grader.score_outputs({"x/0": "    return a"}, hidden, ["x/0"], LIMITS)[0].verdict == "correct"
 
 
 def prepared(shared_data: Path, folder: Path) -> tuple[Path, Path]:
@@ -283,7 +284,7 @@ def test_functions_and_chat_answers_score_like_continuations(shared_data: Path, 
     items = grader.items_of(hidden)
     for form in ("{}", "Sure!\n```python\n{}\n```\nIt works."):
         outputs = {item.id: form.format(item.prompt + item.canonical_solution) for item in items}
-        assert summarise(grader.score_outputs(outputs, hidden, list(outputs))).score == 100
+        assert summarise(grader.score_outputs(outputs, hidden, list(outputs), LIMITS)).score == 100
 
 
 def test_a_mirror_that_is_not_the_published_data_is_refused(shared_data: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from a2rl.scoring.score import summarise
 from tasks.webshop import grade, prepare, release
 from tasks.webshop.release import Listing, Wish, nouns, read_listings
 from tasks.webshop.shop import Product, Shop
+from tasks.webshop.task import TASK
 
 RAW: dict[str, Any] = {
     "asin": "B1", "name": "Acme Shirt", "full_description": "A shirt.", "small_description": ["red", "slim"],
@@ -150,7 +151,9 @@ def test_the_full_variant_is_prepared_from_a_mirror(shared_data: Path, tmp_path:
     shops = [Shop(folder / "catalogue") for folder in (hidden, visible)]
     sold = [{shop.product(number).id for number in range(len(shop))} for shop in shops]
     assert sold[0] - sold[1] == asked_for
-    score = summarise(grade.score_outputs(grade.gold_outputs(hidden), hidden, grade.item_ids(hidden)))
+    score = summarise(
+        grade.score_outputs(grade.gold_outputs(hidden), hidden, grade.item_ids(hidden), TASK.variant("full").limits)
+    )
     assert score.score == 100
     # By the reward's definition, some values do not match even their own product: "fashion" is "ash".
     assert score.measures["mean reward"] > 0.99

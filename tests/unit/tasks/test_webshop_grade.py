@@ -80,13 +80,22 @@ def test_who_buys_nothing_within_the_limit_scores_0(hidden: Path) -> None:
     assert score.measures == {"mean reward": 0, "perfect share": 0, "steps": 15, "invalid share": 1}
 
 
+def test_completions_have_the_models_step_limit(hidden: Path) -> None:
+    [each, *_] = grader.item_ids(hidden)
+    gold = grader.gold_outputs(hidden)[each]
+    for steps, verdict in ((len(gold.splitlines()), "correct"), (len(gold.splitlines()) - 1, "wrong")):
+        late = "think[what now?]\n" * (LIMITS.max_steps - steps) + gold
+        [item] = grader.score_outputs({each: late}, hidden, [each], LIMITS)
+        assert (item.verdict, item.measures["steps"]) == (verdict, LIMITS.max_steps)
+
+
 def test_a_purchase_worth_half_is_a_success_but_not_perfect(hidden: Path) -> None:
     [each, *_] = grader.item_ids(hidden)
     gold = grader.gold_outputs(hidden)[each].splitlines()
     options = Goal.from_json((hidden / "goals.jsonl").read_text(encoding="utf-8").splitlines()[0]).options
     assert isinstance(options, Mapping)
     without_options = [action for action in gold if action not in {f"click[{value}]" for value in options.values()}]
-    [item] = grader.score_outputs({each: "\n".join(without_options)}, hidden, [each])
+    [item] = grader.score_outputs({each: "\n".join(without_options)}, hidden, [each], LIMITS)
     reward = item.measures["mean reward"]
     assert 0.5 <= reward < 1
     assert (item.verdict, item.value, item.measures["perfect share"]) == ("correct", 1, 0)
@@ -95,7 +104,7 @@ def test_a_purchase_worth_half_is_a_success_but_not_perfect(hidden: Path) -> Non
 def test_a_purchase_of_another_kind_of_thing_is_worth_nothing(hidden: Path) -> None:
     ids = grader.item_ids(hidden)
     gold = grader.gold_outputs(hidden)
-    [item] = grader.score_outputs({ids[0]: gold[ids[1]]}, hidden, ids[:1])
+    [item] = grader.score_outputs({ids[0]: gold[ids[1]]}, hidden, ids[:1], LIMITS)
     assert (item.verdict, item.measures["mean reward"]) == ("wrong", 0)
 
 
