@@ -51,7 +51,7 @@ from a2rl.grading.answers import (
     SubmitAnswer,
     TimeAnswer,
 )
-from a2rl.grading.devices import AgentGpu, describe_gpus, devices_of
+from a2rl.grading.devices import devices_of
 from a2rl.grading.http_limits import MAX_HEAD_BYTES, CallLog, Connection, RequestRate, SizeLimit, error_response
 from a2rl.grading.pool import GraderPool, named_devices
 from a2rl.grading.receiving import BudgetSpentError, SubmissionDeferredError, SubmitRequest
@@ -62,7 +62,6 @@ from a2rl.llm.keys import receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionClaims
 from a2rl.run.gpu_share import share_of
-from a2rl.run.records import SetupRecord
 from a2rl.run.rules import MAX_WAITING
 
 USAGE = (
@@ -106,7 +105,6 @@ class Health(BaseModel):
     task: str
     available_gpus: list[str]
     """The GPUs that grade, in the order in which `gpu` may number them."""
-    agent_gpus: tuple[AgentGpu, ...] = ()
 
 
 def create_app(
@@ -114,7 +112,6 @@ def create_app(
     task: str,
     gpus: list[str],
     log: EventLog | None = None,
-    agent_gpus: tuple[AgentGpu, ...] = (),
     services: CountedServices | None = None,
 ) -> FastAPI:
     """Creates the API for one run's service.
@@ -142,7 +139,7 @@ def create_app(
 
     @app.get("/health")
     async def health() -> Health:
-        return Health(task=task, available_gpus=gpus, agent_gpus=agent_gpus)
+        return Health(task=task, available_gpus=gpus)
 
     if services is not None:
         add_services(app, services)
@@ -307,8 +304,7 @@ def main() -> None:
         service = GradingService(run, pool)
         log = EventLog(run.logs / "api.jsonl", MAX_LOG_BYTES)
         gpus = devices if share.graders else []
-        told = describe_gpus(share, run.need("setup", SetupRecord).memory)
-        app = create_app(service, run.spec.task, gpus, log, told, services)
+        app = create_app(service, run.spec.task, gpus, log, services)
 
         async def report_alive() -> None:
             with suppress(OSError):  # the parent is busy or has ended

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.grading.job import EngineChoice, GradeJob
@@ -16,7 +14,7 @@ from a2rl.linux.gpu_locks import hold_gpus
 from a2rl.linux.gpus import CPU, Gpu, Inventory, find_gpus, require_answer, usable_gpus
 from a2rl.linux.resources import GIB
 from a2rl.models.base_model import TINY
-from a2rl.run.gpu_share import GpuShare, require_gpus_for_one
+from a2rl.run.gpu_share import require_gpus_for_one
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import EngineMemory
 
@@ -66,39 +64,6 @@ def lost_gpu(device: str, settings: Settings) -> str:
     here = find_gpus(settings)
     gone = sorted(set(uuids) - {gpu.uuid for gpu in here.gpus})
     return f"GPU {', '.join(gone)} has disappeared{f' ({here.problem})' if here.problem else ''}" if gone else ""
-
-
-class AgentGpu(BaseModel):
-    """A GPU that the agent may use."""
-
-    name: str
-    """As in CUDA_VISIBLE_DEVICES."""
-    model: str
-    memory_gib: float | None
-    """None if the driver does not say."""
-    grades: bool
-    """Whether it also grades."""
-    grader_gib: float | None
-    """How much of the memory the grader needs while it grades: 0 if it grades elsewhere, None if that is not fixed."""
-
-
-def describe_gpus(share: GpuShare, memory: EngineMemory | None = None) -> tuple[AgentGpu, ...]:
-    """Returns what an agent is told about its GPUs.
-
-    Args:
-        memory: What the grader takes; None if that is not fixed.
-    """
-    shared, needed = {gpu.uuid for gpu in share.graders}, memory.total_gib if memory else None
-    return tuple(
-        AgentGpu(
-            name=gpu.uuid,
-            model=gpu.name,
-            memory_gib=None if gpu.total_bytes is None else round(gpu.total_bytes / GIB, 1),
-            grades=gpu.uuid in shared,
-            grader_gib=needed if gpu.uuid in shared else 0.0,
-        )
-        for gpu in share.agent
-    )
 
 
 def plan_memory(spec: RunSpec, base_model: Path, gpus: Sequence[Gpu], root: Path) -> EngineMemory | None:

@@ -14,18 +14,17 @@ from a2rl.execution import command
 from a2rl.execution.command import confinement_of
 from a2rl.execution.workspace import agent_environment
 from a2rl.grading.answers import run_meta
-from a2rl.grading.devices import describe_gpus
 from a2rl.grading.grades import grade_job
 from a2rl.linux.gpus import driver_nodes
 from a2rl.run.directory import RunDir
-from a2rl.run.gpu_share import GpuShare, allocated_gpus
+from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.records import SetupRecord
 from a2rl.sampling.engine_params import EngineMemory
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.policy import workspace_confinement
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.selection import select_sandbox
-from tests.fake_gpus import FakeGpus, fake_gpu
+from tests.fake_gpus import FakeGpus
 from tests.run_maker import spec, wait_for
 
 URL = "http://127.0.0.1:4242"
@@ -120,13 +119,3 @@ def test_the_plan_of_setup_holds_for_all_grades_and_is_told(
     run.write("setup", setup.model_copy(update={"memory": MEMORY}))
     assert grade_job(run, base_model, "all", run.grades / "any.json").memory == MEMORY
     assert json.loads(run_meta(run, {}))["grader_gib"] == told
-
-
-def test_the_agent_is_told_the_graders_share_of_gpu_memory() -> None:
-    gpu, other = fake_gpu(0, total_bytes=80 << 30), fake_gpu(1)
-    [shared] = describe_gpus(GpuShare(agent=(gpu,)), MEMORY)
-    assert (shared.grades, shared.memory_gib, shared.grader_gib) == (True, 80.0, 20.0)
-    [alone] = describe_gpus(GpuShare(agent=(gpu,), grading=(other,)), MEMORY)
-    assert (alone.grades, alone.grader_gib) == (False, 0.0)
-    [unknown] = describe_gpus(GpuShare(agent=(other,)))
-    assert (unknown.grades, unknown.memory_gib, unknown.grader_gib) == (True, None, None)
