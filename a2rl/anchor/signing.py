@@ -135,28 +135,26 @@ def check_keys(params: AnchorParams, root: Path) -> str:
 
 
 def head_of(run: RunDir) -> Head | None:
-    """Returns the head of a run's ledger; None if it is empty."""
-    rows = run.ledger.rows()
+    """Returns the head of what is safe of a run's ledger; None if nothing is."""
+    last = last_stored(run)  # first: what is added meanwhile is not safe yet
+    rows = [row for row in run.ledger.rows() if row.seq <= last]
     return Head(seq=rows[-1].seq, hash=rows[-1].hash) if rows else None
 
 
 def sign_heads(run: RunDir, signer: Signer) -> Head | None:
-    """Signs the head of a run's ledger, unless its last signature is of that head.
+    """Signs the head of what is safe of a run's ledger, unless its last signature is of that head.
 
     Returns:
-        The signed head; None if the ledger is empty.
+        The signed head; None if nothing is safe.
 
     Raises:
         IntegrityError: The ledger does not continue what the signer has signed for this run.
         InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
-        last, signed = last_stored(run), read_signatures(run.root)
-        rows = [row for row in run.ledger.rows() if row.seq <= last]
-        if not rows:
-            return None
-        head = Head(seq=rows[-1].seq, hash=rows[-1].hash)
-        if not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash):
+        head, signed = head_of(run), read_signatures(run.root)
+        if head is not None and (not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash)):
+            rows = [row for row in run.ledger.rows() if row.seq <= head.seq]
             known = signer.history.known(run.id, rows)
             add_signature(run.root, signer.sign(run.id, rows[known.seq :]))
         return head

@@ -197,7 +197,9 @@ class Tracker:
         result, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
         if result is None or (executed is None and result.failed_stage is None):
             return
-        at, head = entries[-1].at if entries else 0.0, run.ledger.verify() if entries else ""
+        at, head = (entries[-1].at, entries[-1].hash) if entries else (0.0, "")
+        if entries:
+            run.ledger.verify()
         for file in (run.report, run.trajectory):
             if file.exists() and known.files.get(file) != (changed := file.stat().st_mtime_ns):
                 self.store.save(known.artifacts, file)

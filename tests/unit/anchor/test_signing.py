@@ -25,6 +25,7 @@ from a2rl.core.files import canonical_json, digest_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, RunInterrupted
 from a2rl.run.ledger import GENESIS
+from a2rl.run.names import Stored, mark_stored
 from tests.signing_key import make_key, public_path
 
 
@@ -63,6 +64,15 @@ def test_each_head_is_signed_once_and_its_signature_is_good(run: RunDir, signer:
     assert [each.seq for each in read_signatures(run.root)] == [3, 4]
     assert "2 signatures" in check_signatures(run, {signer.key_id})
     assert signer.history.known(run.id, run.ledger.rows()) == head_of(run)
+
+
+def test_only_what_is_stored_is_signed_or_published(run: RunDir, signer: Signer) -> None:
+    """Another machine that takes the run over would have another ledger beyond that."""
+    mark_stored(run, Stored(seq=0, epoch=1, manifest=""))
+    assert head_of(run) is sign_heads(run, signer) is None
+    mark_stored(run, Stored(seq=2, epoch=1, manifest=""))
+    second = run.ledger.rows()[1]
+    assert head_of(run) == sign_heads(run, signer) == Head(seq=2, hash=second.hash)
 
 
 def test_a_rewritten_history_is_not_signed_again(run: RunDir, signer: Signer) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.store import TrackingError
-from a2rl.results.mlflow.tracking import Tracker
+from a2rl.results.mlflow.tracking import HEAD_TAG, Tracker
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, Graded, SubmissionAccepted
+from a2rl.run.events import AgentEnded, Graded, RunInterrupted, SubmissionAccepted
+from a2rl.run.names import Stored, mark_stored
 from a2rl.scoring.score import summarise
 from tests.run_maker import item_results, prepare_mlflow
 
@@ -138,6 +139,21 @@ def test_a_failed_run_is_shown_as_failed_and_gains_nothing(tracker: Tracker, run
     assert "No space left" in parent.data.tags["a2rl.reason"]
     assert parent.data.metrics["gain"] == 0.0
     assert parent.info.status == "FAILED"
+
+
+def test_a_store_that_lags_behind_looks_like_no_other_ledger(tracker: Tracker, run: RunDir) -> None:
+    from a2rl.run.failure import record_failure
+
+    record_failure(run, "execute", OSError(28, "No space left on device"))
+    stored = run.ledger.rows()[-1]
+    mark_stored(run, Stored(seq=stored.seq, epoch=1, manifest=""))
+    run.ledger.append(RunInterrupted(stage="report"))
+    for _ in range(2):
+        tracker.sync(run)
+        assert parent_of(tracker, run).data.tags[HEAD_TAG] == stored.hash
+    mark_stored(run, Stored(seq=stored.seq + 1, epoch=1, manifest=""))
+    tracker.sync(run)
+    assert parent_of(tracker, run).data.tags[HEAD_TAG] == run.ledger.verify()
 
 
 def test_long_and_odd_texts_are_taken(tracker: Tracker, run: RunDir) -> None:
