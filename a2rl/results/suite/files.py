@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from a2rl.cluster.status import fetch_suites, submitted_runs
 from a2rl.core.errors import UsageError
@@ -25,6 +25,7 @@ from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
 from a2rl.scoring.means import Interval
 from a2rl.task_api.catalog import tasks_here
+from a2rl.task_api.contract import Variant
 
 COLUMNS = (
     "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
@@ -142,6 +143,11 @@ def write_site(
         drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
+    for variant in get_args(Variant):
+        drawn_now = {figure.name for figure in figures.get(variant, ())}
+        for path in folder.joinpath("figures", variant).glob("[!.]*"):
+            if path.stem not in drawn_now:  # of other runs, such as that of a bundle that was withdrawn
+                path.unlink(missing_ok=True)
     return folder / "index.html"
 
 

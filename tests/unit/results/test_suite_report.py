@@ -179,6 +179,17 @@ def test_the_page_is_whole_and_asks_no_other_host(settings: Settings) -> None:
         assert len(figure.with_suffix(".csv").read_text().splitlines()) > 1
 
 
+def test_a_figure_that_the_page_no_longer_names_is_removed(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    runs = [simulate_run(settings, number, seed=number) for number in range(2)]
+    page = write_suite_report("sim", runs, settings)
+    before = {path.name for path in page.parent.glob("figures/*/*")}
+    write_suite_report("sim", runs[:1], settings)
+    after = {path.name for path in page.parent.glob("figures/*/*")}
+    assert before - after == {f"expected-best.{kind}" for kind in ("svg", "pdf", "csv")}
+    assert all(f"figures/mini/{name}" in page.read_text() for name in after)
+
+
 def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_run(settings, 1, agent="<script>alert(1)</script>")
