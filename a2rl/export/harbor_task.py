@@ -92,6 +92,7 @@ def write_harbor_task(
         **{settings.root / part: checkout / part for part in PROJECT},
         code: checkout / code.relative_to(settings.root),
     }
+    is_whole = False
     try:
         _render(values, target)
         for original, place in placed.items():
@@ -102,12 +103,14 @@ def write_harbor_task(
             with tempfile.TemporaryDirectory() as scratch:
                 copied = Source(target / "solution", "checkpoint")
                 copy_submission(copied, Path(scratch, "copy"), Requirements(base))
+        is_whole = True
     except InvalidSubmissionError as error:
-        shutil.rmtree(target)
         raise UsageError(f"--solution {solution} cannot be graded: {error}") from error
     except OSError as error:
-        shutil.rmtree(target, ignore_errors=True)
         raise machine_failure(f"write the task {target}", error) from error
+    finally:
+        if not is_whole:  # the next try would be refused, because the folder exists
+            shutil.rmtree(target, ignore_errors=True)
 
 
 def _render(values: Mapping[str, object], target: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from a2rl.cli.commands import app
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import file_digest
+from a2rl.export import harbor_task
 from tests.run_maker import REPOSITORY, checkout
 from tests.small_model import build_base_model, trained_copy
 
@@ -103,6 +105,21 @@ def test_what_cannot_be_exported_is_named(root: Path, exported: Path, arguments:
     target, small = root / "refused", root / "models" / "small"
     found = run(root, "harbor", task, "-o", str(target), "--model", str(small), *given)
     assert told in str(found.exception)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("error", [InfrastructureError("out of memory"), KeyboardInterrupt()])
+def test_whatever_goes_wrong_no_half_of_a_folder_is_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(harbor_task, "copy_submission", fail)
+    target, small = root / "broken", root / "models" / "small"
+    solution = ("--solution", str(root / "trained"))
+    found = run(root, "harbor", "gsm8k", "-o", str(target), "--model", str(small), *solution)
+    assert found.exit_code != 0
     assert not target.exists()
 
 
