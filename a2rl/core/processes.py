@@ -364,7 +364,8 @@ def _ended_in_time(process: "subprocess.Popen[bytes]", timeout_s: float, on_wait
         return process.poll() is not None
     finally:
         process.kill()
-        process.wait(KILL_TIMEOUT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in an uninterruptible wait
+            process.wait(KILL_TIMEOUT_S)
 
 
 class Reading(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, last_words
-from a2rl.core.processes import Child, Reading, RestartedChild, read_apart, tied_to_parent
+from a2rl.core.processes import Child, Reading, RestartedChild, read_apart, run_child, tied_to_parent
 from a2rl.core.settings import Settings
 from a2rl.grading.service_process import ServiceProcess
 from a2rl.grading.submission_states import crash_mark
@@ -159,6 +159,28 @@ def test_a_process_that_reads_what_an_agent_wrote_is_limited(
 def test_a_reader_of_agent_files_is_told_and_says_something(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "reader.py").write_text("import sys\nprint(sys.stdin.read() + sys.argv[1])\n")
     assert read_apart("reader", ["b"], Settings(tmp_path, settings.environ), "a", 60) == Reading(b"ab\n", "")
+
+
+def test_a_child_that_cannot_be_killed_hides_no_other_error(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in an uninterruptible wait."""
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(60)\n")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def survive(process: "subprocess.Popen[bytes]") -> None:
+        started.append(process)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "KILL_TIMEOUT_S", 0.1)
+        patch.setattr(subprocess.Popen, "kill", survive)
+        with pytest.raises(InfrastructureError, match="took longer than 0 s"):
+            run_child(["sleep", "60"], {"PATH": os.defpath}, tmp_path / "log", 0.1)
+        read = read_apart("sleeper", [], Settings(tmp_path, settings.environ), "", 0.1)
+        assert read == Reading(b"", "it took longer than 0 s")
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 ENDED = """Traceback (most recent call last):
