@@ -21,7 +21,7 @@ from a2rl.validity.conduct import (
     untouched_base,
 )
 from a2rl.validity.halves import halves_agree
-from a2rl.validity.record import STAGE, Checked, ValidityRecord, decide, reveal_draw
+from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
 
 READING: tuple[CheckFunction, ...] = (
     confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, teachers, hosts,
@@ -42,9 +42,8 @@ def validity(run: RunDir, settings: Settings) -> ValidityRecord:
     if (done := run.read(STAGE, ValidityRecord)) is None:
         started = time.monotonic()
         evidence = RunEvidence(run, settings)
-        read, graded = run_checks_apart(evidence, READING), run_checks(evidence, GRADING)
-        checked = Checked([*read.findings, *graded.findings], [*read.runs, *graded.runs])
+        findings = run_checks_apart(evidence, READING) + run_checks(evidence, GRADING)
         reveal_draw(run)
-        done = decide(run, checked, time.monotonic() - started)
+        done = decide(run, findings, time.monotonic() - started)
     prune(run)
     return done

@@ -11,14 +11,13 @@ their own, `python -P -m a2rl.validity.checks RUN MODULE:CHECK ...`, which print
 """
 
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.files import read_model
@@ -35,7 +34,7 @@ from a2rl.run.ranking import Ranked, best_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.contract import Split
-from a2rl.validity.record import Checked, CheckRun, Evidence, Finding
+from a2rl.validity.record import Evidence, Finding
 
 
 @dataclass(frozen=True)
@@ -110,28 +109,19 @@ TIMEOUT_S = 1800.0
 """Of all checks that are made in a process of their own."""
 
 
-class CheckMade(BaseModel):
-    """A line that the process for checks prints."""
-
-    run: CheckRun
-    findings: tuple[Finding, ...]
+FINDINGS = TypeAdapter(list[Finding])
+"""What the process for checks prints in a line."""
 
 
-def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checked:
-    """Makes the checks one after the other.
+def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> list[Finding]:
+    """Makes the checks one after the other, and returns what they found.
 
     A check that fails is itself a finding: otherwise, whoever makes a check fail would escape it.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
     """
-    done = Checked([], [])
-    for check in checks:
-        started = time.monotonic()
-        found = _run(check, evidence)
-        done.findings.extend(found)
-        done.runs.append(CheckRun(name=check.__name__, seconds=time.monotonic() - started, findings=len(found)))
-    return done
+    return [finding for check in checks for finding in _run(check, evidence)]
 
 
 def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
@@ -153,34 +143,29 @@ def could_not_check(what: str, error: Exception) -> Finding:
     return Finding.of(NOT_CHECKED, "flag", text, Evidence(what="the error", value=str(error)))
 
 
-def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> Checked:
+def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> list[Finding]:
     """Makes checks in a process of their own, because of what they read. A check that ends it, or takes too long, is a
     finding, and the checks after it are made in another process.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
     """
-    done, waiting = Checked([], []), list(checks)
+    found, waiting = list[Finding](), list(checks)
     while waiting:
         names = [f"{check.__module__}:{check.__name__}" for check in waiting]
-        began, error = time.monotonic(), Exception()
         try:
             read = read_apart(
                 "a2rl.validity.checks", [str(evidence.run.root), *names], evidence.settings, keys_message({}), TIMEOUT_S
             )
             for line in read.output.splitlines():
-                made = CheckMade.model_validate_json(line)
-                done.findings.extend(made.findings)
-                done.runs.append(made.run)
+                found += FINDINGS.validate_json(line)
                 waiting.pop(0)
-            error = InfrastructureError(read.problem or "it said nothing")
+            error: Exception = InfrastructureError(read.problem or "it said nothing")
         except (OSError, ValueError) as failure:
             error = failure
         if waiting:
-            name = waiting.pop(0).__name__
-            done.findings.append(could_not_check(f"the check {name}", error))
-            done.runs.append(CheckRun(name=name, seconds=time.monotonic() - began, findings=1))
-    return done
+            found.append(could_not_check(f"the check {waiting.pop(0).__name__}", error))
+    return found
 
 
 def main() -> None:
@@ -189,9 +174,8 @@ def main() -> None:
     folder, *names = sys.argv[1:]
     evidence = RunEvidence(RunDir(Path(folder)), Settings.load())
     for module, _, check in (name.partition(":") for name in names):
-        done = run_checks(evidence, [getattr(import_module(module), check)])
-        made = CheckMade(run=done.runs[0], findings=tuple(done.findings))
-        sys.stdout.write(f"{made.model_dump_json()}\n")
+        found = run_checks(evidence, [getattr(import_module(module), check)])
+        sys.stdout.write(f"{FINDINGS.dump_json(found).decode()}\n")
         sys.stdout.flush()
 
 

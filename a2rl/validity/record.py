@@ -124,21 +124,6 @@ class Validity(StrictModel):
         return tuple(each.text for each in self.findings if each.level != "note")
 
 
-class CheckRun(StrictModel):
-    """One check that was made, and what it took."""
-
-    name: str
-    seconds: float
-    findings: int
-
-
-class Checked(NamedTuple):
-    """The outcome of all checks."""
-
-    findings: list[Finding]
-    runs: list[CheckRun]
-
-
 STAGE = "validity"
 
 
@@ -148,7 +133,6 @@ class ValidityRecord(Record):
     validity: Validity
     grade_digest: str
     """The digest of the grade record that was judged; another result is judged anew."""
-    checks: tuple[CheckRun, ...]
 
 
 def read_validity(run: RunDir) -> Validity | None:
@@ -163,8 +147,8 @@ def read_validity(run: RunDir) -> Validity | None:
     return Validity(word=word) if word else None
 
 
-def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
-    """Writes the validity that follows from the checks, first into the ledger. It is never better than before.
+def decide(run: RunDir, findings: Iterable[Finding], seconds: float) -> ValidityRecord:
+    """Writes the validity that follows from the findings, first into the ledger. It is never better than before.
 
     Args:
         run: A run with a grade record.
@@ -173,11 +157,10 @@ def decide(run: RunDir, checked: Checked, seconds: float) -> ValidityRecord:
     graded = run.need("grade", GradeRecord)
     digest = _digest_of(graded)
     earlier = run.read(STAGE, ValidityRecord)
-    validity = Validity.of(weighed(checked.findings), has_result=has_result(graded))
-    runs = tuple(checked.runs)
+    validity = Validity.of(weighed(findings), has_result=has_result(graded))
     if earlier is not None and earlier.grade_digest == digest:
-        validity, runs = validity.lowered_by(earlier.validity.findings), (*earlier.checks, *runs)
-    record = ValidityRecord(seconds=seconds, validity=validity, grade_digest=digest, checks=runs)
+        validity = validity.lowered_by(earlier.validity.findings)
+    record = ValidityRecord(seconds=seconds, validity=validity, grade_digest=digest)
     run.ledger.append_unless(event_of(record), lambda past: past == event_of(record))
     return run.write(STAGE, record)
 
@@ -198,7 +181,7 @@ def weighed(findings: Iterable[Finding]) -> list[Finding]:
 
 def lower(run: RunDir, findings: list[Finding]) -> ValidityRecord:
     """Adds findings that somebody made after the run has ended, such as an audit."""
-    return decide(run, Checked(findings, []), 0.0)
+    return decide(run, findings, 0.0)
 
 
 def event_of(record: ValidityRecord) -> ValidityDecided:

@@ -9,7 +9,7 @@ from a2rl.core.errors import IntegrityError
 from a2rl.results.verify.run import check_validity
 from a2rl.run.directory import RunDir
 from a2rl.run.events import ValidityDecided
-from a2rl.validity.record import Checked, Evidence, Finding, decide, lower
+from a2rl.validity.record import Evidence, Finding, decide, lower
 from tests.run_maker import finished_run
 
 FLAG = Finding.of("no-code", "flag", "No code was recorded.", Evidence(what="the submission", seq=5, value=1.5))
@@ -20,7 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """A run that was valid, and was flagged later."""
     found = finished_run(tmp_path_factory.mktemp("validity") / "checkout").run
     check_validity(found)
-    decide(found, Checked([], []), 0)
+    decide(found, [], 0)
     lower(found, [FLAG])
     return found
 

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from a2rl.grading.pool import GradingError
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import RunEvidence, run_checks
-from a2rl.validity.record import Checked, Counted, Finding, Level, counted, decide, lower, read_validity
+from a2rl.validity.record import Counted, Finding, Level, ValidityRecord, counted, decide, lower, read_validity
 from stages.validity import validity
 from tests.run_maker import Finished, finished_run
 
@@ -21,10 +22,6 @@ def finished(tmp_path: Path) -> Finished:
 
 def finding(level: Level) -> Finding:
     return Finding.of(f"a-{level}", level, f"Something that is a {level}.")
-
-
-def checked(*levels: Level) -> Checked:
-    return Checked([finding(level) for level in levels], [])
 
 
 @pytest.mark.heavy
@@ -45,12 +42,21 @@ def test_a_repeated_stage_changes_nothing(finished: Finished) -> None:
 
 
 def test_what_was_found_once_stays_for_the_same_result(finished: Finished) -> None:
-    decide(finished.run, checked("flag"), 0)
-    assert decide(finished.run, checked(), 0).validity.word == "flagged"
+    decide(finished.run, [finding("flag")], 0)
+    assert decide(finished.run, [], 0).validity.word == "flagged"
     assert lower(finished.run, [finding("void")]).validity.word == "void"
     assert lower(finished.run, []).validity.word == "void"
     words = [event.validity for event in finished.run.ledger.events(ValidityDecided)]
     assert words == ["flagged", "void"]
+
+
+def test_a_record_of_an_earlier_version_can_be_read_and_lowered(finished: Finished) -> None:
+    """It also said what each check took."""
+    record = decide(finished.run, [finding("note")], 1.0)
+    path = finished.run.record_path("validity")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "checks": [{"name": "code", "seconds": 1.0}]}))
+    assert finished.run.read("validity", ValidityRecord) == record
+    assert lower(finished.run, [finding("flag")]).validity.word == "flagged"
 
 
 def test_another_result_is_judged_anew(finished: Finished) -> None:
@@ -58,9 +64,9 @@ def test_another_result_is_judged_anew(finished: Finished) -> None:
     graded = run.need("grade", GradeRecord)
     failed = graded.model_copy(update={"verdict": "failed", "final": None, "improvement": None})
     write_model(run.record_path("grade"), failed)
-    assert decide(run, checked(), 0).validity.word == "no result"
+    assert decide(run, [], 0).validity.word == "no result"
     write_model(run.record_path("grade"), graded)
-    assert decide(run, checked(), 0).validity.word == "valid"
+    assert decide(run, [], 0).validity.word == "valid"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_a_void_gain_counts_as_zero_and_a_void_loss_as_a_loss(
 ) -> None:
     graded = finished.run.need("grade", GradeRecord).model_copy(update={"improvement": improvement})
     write_model(finished.run.record_path("grade"), graded)
-    decide(finished.run, checked(level), 0)
+    decide(finished.run, [finding(level)], 0)
     found = counted(finished.run, graded)
     assert found.gain == counts
     assert found.ci == (graded.improvement_ci if counts else None)
@@ -99,10 +105,9 @@ def test_a_check_that_fails_is_a_flag_and_others_still_run(finished: Finished) -
         return [finding("void")]
 
     done = run_checks(RunEvidence(finished.run, finished.settings), [broken, whole])
-    assert [each.kind for each in done.findings] == ["not-checked", "a-void"]
-    assert "broken" in done.findings[0].text
-    assert done.findings[0].evidence[0].value == "made by an agent"
-    assert [each.name for each in done.runs] == ["broken", "whole"]
+    assert [each.kind for each in done] == ["not-checked", "a-void"]
+    assert "broken" in done[0].text
+    assert done[0].evidence[0].value == "made by an agent"
 
 
 def test_a_failure_of_the_machine_is_no_finding(finished: Finished) -> None:
