@@ -285,7 +285,6 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     side_by_side = min(concurrency, len(runs))
     for cores in shares_of_cores(os.sched_getaffinity(0), side_by_side):
         slots.put(cores)
-    tracker.store.connect_soon()
     futures: dict[str, PrefectFuture[None]] = {}
     with stop_runs_on_exit():
         for run in runs:

@@ -14,8 +14,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,8 +46,6 @@ MAX_PARAMS = 100
 """The number of parameters that MLflow accepts in one request."""
 MAX_METRICS = 900
 """The same for metrics, with room for some tags: 1,000 entities may be in one request."""
-SIDE_BY_SIDE = 4
-"""Requests at a time, to catch up with a server."""
 LOCAL_UI = "http://127.0.0.1:5000"
 """Where `make ui` shows the local database."""
 _CONNECT_LOCK = threading.Lock()
@@ -114,18 +111,6 @@ class MlflowStore:
         While the library is being loaded, which takes seconds, this is the current time.
         """
         return time.monotonic() if self._is_loading else self._answered_at
-
-    def connect_soon(self) -> None:
-        """Connects in a background thread, since importing mlflow takes seconds."""
-
-        def connect() -> None:
-            try:
-                with self.errors():
-                    self.client  # noqa: B018 - connects
-            except InfrastructureError:
-                return  # the next request connects again
-
-        threading.Thread(target=connect, name="mlflow", daemon=True).start()
 
     @property
     def client(self) -> "MlflowClient":
@@ -264,16 +249,6 @@ class MlflowStore:
     def end(self, run_id: str, at: float, *, failed: bool = False) -> None:
         """Ends an MLflow run at this Unix time. One request."""
         self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED", _millis(at))
-
-    def side_by_side(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Makes calls that do not depend on each other: several at a time to a server, one by one to a database."""
-        if self._is_local or len(calls) < 2:
-            for call in calls:
-                call()
-            return
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="mlflow") as threads:
-            for done in [threads.submit(call) for call in calls]:
-                done.result()
 
     @property
     def server(self) -> str:

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,10 +176,9 @@ class Tracker:
     def _sync_submissions(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
         times = {id(entry.event): entry.at for entry in entries}
         scored = list(scored_submissions(entries))
-        new = [each for each in scored[known.points :] if not self._is_complete(known, _name(each))]
-        self.store.side_by_side(
-            [partial(self._submission, run, known, each, times[id(each.submission)]) for each in new]
-        )
+        for each in scored[known.points :]:
+            if not self._is_complete(known, _name(each)):
+                self._submission(run, known, each, times[id(each.submission)])
         # A new tracker repeats the points of its predecessor; MLflow keeps each once.
         self.store.log(known.id, [point for each in scored[known.points :] for point in _points(each)])
         known.points = len(scored)
