@@ -72,8 +72,6 @@ class Task(StrictModel):
     level: Literal[1, 2, 3]
     """1: graded by rules, 2: graded by a judge, 3: interactive episodes."""
     metric: str
-    partial_reward: bool = False
-    """Whether one answer or episode can earn a part of the reward; otherwise it earns all or nothing."""
     source: DataSource = NO_SOURCE
     """Where the real data is, unless the task's folder has it, or makes it."""
     needs_source: str = ""
@@ -87,15 +85,6 @@ class Task(StrictModel):
     """Whether agents have services while they train: see `ServicesModule`."""
     annotator: str = ""
     """How that judge is asked, unless the judge has an annotator that suits the task."""
-
-    @property
-    def structure(self) -> dict[str, str]:
-        """What kind of training the task asks for: its value in each structural dimension."""
-        return {
-            "interaction": "episodes" if self.level == 3 else "single answers",
-            "grading": "by a judge" if self.level == 2 or self.judged else "by rules",
-            "reward": "partial" if self.partial_reward else "all or nothing",
-        }
 
     def choose(self, given: Options) -> dict[str, str]:
         """Returns all options: the given ones, and the defaults of the others.

@@ -117,7 +117,6 @@ TASK = Task(
     title="$name (reasoning_gym)",
     level=1,
     metric="mean value of the answers",
-    partial_reward=True,
     mini=TaskVariant(eval_items=$eval_items, limits=Limits(max_new_tokens=$tokens)),
 )
 ''',

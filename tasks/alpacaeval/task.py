@@ -8,7 +8,6 @@ TASK = Task(
     title="AlpacaEval 2.0",
     level=2,
     metric="length-controlled win rate",
-    partial_reward=True,
     source=DataSource(
         repo_id="tatsu-lab/alpaca_eval",
         revision="2edc6fad8be6b14ea7230aabfd08188da6b8b814",

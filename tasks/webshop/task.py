@@ -8,7 +8,6 @@ TASK = Task(
     title="WebShop",
     level=3,
     metric="purchases worth at least half",
-    partial_reward=True,
     # The release lies on Google Drive; this is a copy of its files, which are held to their digests (release.py).
     source=DataSource(
         repo_id="YWZBrandon/webshop-data",

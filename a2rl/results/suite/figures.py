@@ -1,6 +1,6 @@
 """The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +18,8 @@ from a2rl.results.suite.drawing import (
     styles,
     width_of,
 )
-from a2rl.results.suite.leaderboard import MARKS, Board, Cell, mean_over
+from a2rl.results.suite.leaderboard import MARKS, Board, Cell
 from a2rl.results.suite.run_summary import RunSummary, Try
-from a2rl.run.records import sum_known
-from a2rl.task_api.contract import Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,27 +149,25 @@ def _best_so_far(placed: _Placed, grid: "Points") -> "Points":
 
 MOST_REVERSALS = 5
 """Rank reversals that are named below the heatmap; `report.json` has all."""
-Cost = Callable[[RunSummary], float | None]
 
 
-def draw_figures(board: Board, tasks: Mapping[str, Task]) -> Iterator[Figure]:
-    """Draws what a board has values for. `tasks` are the tasks of this checkout, by id."""
+def draw_figures(board: Board) -> Iterator[Figure]:
+    """Draws what a board has values for."""
     style = styles(board)
     yield from draw_progress(board, style)
     if board.cells:
         yield _forest(board, style)
-    yield from draw_costs(board, style)
+    if any(len(points) > 1 for points in _by_size(board).values()):
+        yield _scaling(board, style)
     if len(board.standings) > 1 and len(board.tasks) > 1:
         yield _heatmap(board)
-    if bars := list(_structures(board, [tasks[each] for each in board.tasks if each in tasks])):
-        yield _by_structure(bars, style)
     if any(len(cell.runs) > 1 for cell in board.cells):
         yield _expected_best(board, style)
 
 
 def _forest(board: Board, style: Style) -> Figure:
     """Draws every mean gain with its interval, by task."""
-    cells = _by_task(board)
+    cells = sorted(board.cells, key=lambda cell: board.tasks.index(cell.task))
     bars = [Bar(cell.task, cell.stack, f"{cell.stack} ({len(cell.runs)})", cell.gain, *cell.ci) for cell in cells]
     rows: list[Row] = [
         {"task": cell.task, "stack": cell.stack, "runs": len(cell.runs), "gain": cell.gain, "low": cell.ci.low,
@@ -180,10 +176,6 @@ def _forest(board: Board, style: Style) -> Figure:
     ]  # fmt: skip
     caption = "Mean gain with its 95% interval over runs and items; in brackets, the number of runs."
     return finish(draw_bars(bars, style, "gain over the base model, points"), "gains", "Gains", caption, rows)
-
-
-def _by_task(board: Board) -> list[Cell]:
-    return sorted(board.cells, key=lambda cell: board.tasks.index(cell.task))
 
 
 def _heatmap(board: Board) -> Figure:
@@ -220,38 +212,6 @@ def _heatmap(board: Board) -> Figure:
     return finish(drawing, "stack-by-task", "Stacks and tasks", caption, rows)
 
 
-def _structures(board: Board, tasks: Sequence[Task]) -> Iterator[Bar]:
-    """Yields the mean gain of each stack on the tasks with each value of a structural dimension.
-
-    A dimension that does not tell the tasks apart is left out, and so is a stack without runs of all tasks of a value.
-    """
-    for dimension in tasks[0].structure if tasks else ():
-        groups: dict[str, list[str]] = {}
-        for task in tasks:
-            groups.setdefault(task.structure[dimension], []).append(task.id)
-        for value, members in groups.items() if len(groups) > 1 else ():
-            for stack in (each.stack for each in board.standings):
-                cells = [board.by_place[stack, task] for task in members if (stack, task) in board.by_place]
-                if len(cells) == len(members):
-                    mean, ci = mean_over(cells)
-                    yield Bar(f"{dimension}: {value} ({', '.join(members)})", stack, stack, mean, *ci)
-
-
-def _by_structure(bars: Sequence[Bar], style: Style) -> Figure:
-    caption = (
-        "Mean gain over the tasks of a kind, with 95% intervals, by how models are asked, how answers are graded and "
-        "what a single one can earn. Stacks without runs of all tasks of a kind are left out of it."
-    )
-    drawing = draw_bars(bars, style, "gain over the base model, points")
-    rows = _rows(bars, "structure", "gain")
-    return finish(drawing, "by-structure", "Gains by the structure of the tasks", caption, rows)
-
-
-def _rows(bars: Sequence[Bar], task: str, value: str) -> list[Row]:
-    """Returns the values of bars, whose task and value have these names."""
-    return [{task: bar.task, "stack": bar.stack, value: bar.value, "low": bar.low, "high": bar.high} for bar in bars]
-
-
 def _expected_best(board: Board, style: Style) -> Figure:
     """Draws the expected best gain of several runs."""
     from matplotlib.ticker import MaxNLocator
@@ -271,41 +231,6 @@ def _expected_best(board: Board, style: Style) -> Figure:
             axis.set_ylim((low + high) / 2 - 0.5, (low + high) / 2 + 0.5)
     caption = "The gain to expect of the best of several runs: the mean over all choices of so many of the runs."
     return finish(drawing, "expected-best", "Best of several runs", caption, rows)
-
-
-def draw_costs(board: Board, style: Style) -> Iterator[Figure]:
-    """Draws what is known of the costs and of the sizes of the base models."""
-    dollar = "Dollars are what the driver's tokens cost at list prices; time and electricity are not in them."
-    hour = "GPU-hours are the agent's time, multiplied by the number of GPUs of the run."
-    costs: tuple[tuple[str, str, Cost, str], ...] = (
-        ("dollar", "dollar", lambda run: run.cost_usd, dollar),
-        ("gpu-hour", "GPU-hour", lambda run: run.gpu_hours, hour),
-    )
-    for name, unit, cost, note in costs:
-        if bars := [bar for cell in _by_task(board) if (bar := _bar(cell, cost)) is not None]:
-            yield _per_cost(bars, style, name, unit, note)
-    if any(len(points) > 1 for points in _by_size(board).values()):
-        yield _scaling(board, style)
-
-
-def _bar(cell: Cell, cost: Cost) -> Bar | None:
-    """Returns the mean gain divided by the mean cost; None without the cost of every run."""
-    total = sum_known(cost(run) for run in cell.runs)
-    if not total:
-        return None
-    each = total / len(cell.runs)
-    label = f"{cell.stack} ({each:.3g})"
-    return Bar(cell.task, cell.stack, label, cell.gain / each, cell.ci.low / each, cell.ci.high / each)
-
-
-def _per_cost(bars: list[Bar], style: Style, name: str, unit: str, note: str) -> Figure:
-    caption = (
-        f"Mean gain divided by the mean number of {unit}s of a run, which is in brackets; the 95% interval is that of "
-        f"the gain. Stacks with a run of unknown cost are left out. {note}"
-    )
-    drawing = draw_bars(bars, style, f"points per {unit}")
-    rows = _rows(bars, "task", f"points_per_{name.replace('-', '_')}")
-    return finish(drawing, f"gain-per-{name}", f"Gain per {unit}", caption, rows)
 
 
 def _by_size(board: Board) -> dict[tuple[str, str], list[tuple[int, Cell]]]:

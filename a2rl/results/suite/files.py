@@ -129,7 +129,7 @@ def write_site(
     """
     shown = boards(found.runs)
     tasks = tasks_here(settings.root)
-    figures = {board.variant: list(draw_figures(board, tasks)) for board in shown}
+    figures = {board.variant: list(draw_figures(board)) for board in shown}
     for variant, drawn in figures.items():
         for figure in drawn:
             _write_figure(folder / "figures" / variant, figure)

@@ -277,17 +277,11 @@ def _nothing(cell: Cell, other: Cell) -> tuple[tuple[float, ...], ...]:
     return () if has_result or not other.table else ((0.0,) * len(other.table[0]),) * len(cell.runs)
 
 
-def mean_over(cells: Sequence[Cell]) -> tuple[float, Interval]:
-    """Returns the mean of the gains on several tasks, with its interval."""
+def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
     mean = sum(cell.gain for cell in cells) / len(cells)
     # The tasks' estimates are independent, so that their squared errors add.
     low = sqrt(sum((cell.gain - cell.ci.low) ** 2 for cell in cells)) / len(cells)
     high = sqrt(sum((cell.ci.high - cell.gain) ** 2 for cell in cells)) / len(cells)
-    return mean, Interval(mean - low, mean + high)
-
-
-def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
-    mean, ci = mean_over(cells)
     runs = [run for cell in cells for run in cell.runs]
     gain, hours = sum(run.gain for run in runs), sum(run.agent_s for run in runs) / 3600
     tokens, cost_usd = sum_known(run.tokens for run in runs), sum_known(run.cost_usd for run in runs)
@@ -297,7 +291,7 @@ def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
         runs=len(runs),
         without_result=sum(run.final is None for run in runs),
         mean_gain=mean,
-        ci=ci,
+        ci=Interval(mean - low, mean + high),
         iqm=interquartile_mean([cell.gain for cell in cells]),
         agent_hours=hours,
         tokens=None if tokens is None else int(tokens),

@@ -1,4 +1,4 @@
-"""Tests the figures over tokens, over model size, and of gains for their costs."""
+"""Tests the figures over tokens and over model size, and what gains cost."""
 
 import csv
 from pathlib import Path
@@ -86,38 +86,21 @@ def test_a_single_size_has_no_figure(settings: Settings) -> None:
     assert "scaling" not in figures(settings)
 
 
-def test_gains_are_divided_by_the_dollars_and_gpu_hours_of_runs(settings: Settings) -> None:
-    runs = [simulate_run(settings, number, seed=number, gpus=2) for number in range(2)]
-    gain = sum(summary_of(run).gain for run in runs) / 2
-    found = figures(settings)
-    [dollar], [hour] = found["gain-per-dollar"], found["gain-per-gpu-hour"]
-    assert float(dollar["points_per_dollar"]) == pytest.approx(gain / 2.5)
-    assert float(hour["points_per_gpu_hour"]) == pytest.approx(gain / (2 * 600 / 3600))
-    assert float(hour["low"]) < float(hour["points_per_gpu_hour"]) < float(hour["high"])
-
-
 def test_a_run_of_unknown_cost_makes_its_stacks_cost_unknown(settings: Settings) -> None:
     for number, cost in enumerate((1.0, None, 3.0)):
         simulate_run(settings, number, seed=number, cost_usd=cost)
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)
     [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
     assert (standing.cost_usd, standing.points_per_dollar) == (None, None)
-    assert "gain-per-dollar" not in figures(settings)
 
 
-def test_the_page_and_the_figure_divide_the_same_gain_and_cost(settings: Settings) -> None:
-    for number, cost in enumerate((1.0, 3.0)):
-        simulate_run(settings, number, seed=number, cost_usd=cost)
-    page = write_suite_report("sim", RunDir.all(settings.runs), settings)
+def test_the_gains_of_all_runs_are_divided_by_all_that_they_cost(settings: Settings) -> None:
+    runs = [simulate_run(settings, number, seed=number, cost_usd=cost) for number, cost in enumerate((1.0, 3.0))]
+    page = write_suite_report("sim", runs, settings)
     [standing] = SuiteReport.model_validate_json((page.parent / "report.json").read_text()).standings
-    [row] = figures(settings)["gain-per-dollar"]
-    assert standing.points_per_dollar == pytest.approx(float(row["points_per_dollar"]))
-
-
-def test_a_stack_with_an_unknown_cost_has_no_gain_per_gpu_hour(settings: Settings) -> None:
-    simulate_run(settings, 1, gpus=1)
-    simulate_run(settings, 2, seed=1)
-    assert "gain-per-gpu-hour" not in figures(settings)
+    gain = sum(summary_of(run).gain for run in runs)
+    assert standing.points_per_dollar == pytest.approx(gain / 4.0)
+    assert standing.points_per_hour == pytest.approx(gain / (2 * 600 / 3600))
 
 
 def test_the_line_at_zero_does_not_cross_the_names_of_tasks() -> None:

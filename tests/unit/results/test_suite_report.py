@@ -136,25 +136,6 @@ def test_a_small_difference_is_no_rank_reversal(tmp_path: Path) -> None:
     assert not any(cell.is_worst or cell.is_reversed for cell in report.cells)
 
 
-def test_gains_are_grouped_by_what_tells_the_tasks_apart(tmp_path: Path) -> None:
-    settings = checkout(tmp_path)
-    for number, (task, agent) in enumerate(
-        [("gsm8k", "all"), ("alfworld", "all"), ("webshop", "all"), ("gsm8k", "some"), ("alfworld", "some")]
-    ):
-        simulate_run(settings, number, task=task, agent=agent, skill=0.1 + 0.2 * number)
-    gains = {(cell.stack, cell.task): cell.gain for cell in written(settings).cells}
-    rows = list(csv.DictReader((settings.reports / "sim/figures/mini/by-structure.csv").open()))
-    found = {(row["structure"], row["stack"]): float(row["gain"]) for row in rows}
-    assert set(found) == {
-        ("interaction: single answers (gsm8k)", "all"), ("interaction: single answers (gsm8k)", "some"),
-        ("interaction: episodes (alfworld, webshop)", "all"),
-        ("reward: all or nothing (alfworld, gsm8k)", "all"), ("reward: all or nothing (alfworld, gsm8k)", "some"),
-        ("reward: partial (webshop)", "all"),
-    }  # fmt: skip
-    mean = (gains["all", "alfworld"] + gains["all", "webshop"]) / 2
-    assert found["interaction: episodes (alfworld, webshop)", "all"] == pytest.approx(mean)
-
-
 def test_a_run_without_a_result_counts_as_no_gain(settings: Settings) -> None:
     [cell] = [each for each in written(settings).cells if (each.stack, each.task) == ("weak", "gsm8k")]
     runs = {each.run_id: each for each in summaries(RunDir.all(settings.runs)).runs}
