@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from queue import SimpleQueue
@@ -41,7 +42,7 @@ from a2rl.core.errors import (
 from a2rl.core.processes import STOP, is_stopped
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import require_ready
-from a2rl.results.mirror import Mirror, Mirrors, left_behind
+from a2rl.results.mirror import Mirror, left_behind
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import summaries
@@ -98,7 +99,7 @@ STAGE_TASKS = {stage.__name__: stage_task(stage) for stage in (setup, baseline, 
 def benchmark_run(
     run: RunDir,
     settings: Settings,
-    mirror: Mirrors,
+    mirrors: Sequence[Mirror],
     cores: Collection[int],
     side_by_side: int = 1,
     is_only: bool = True,
@@ -108,7 +109,7 @@ def benchmark_run(
     If a stage could not be finished after all retries, that is a result, too: the run has failed.
 
     Args:
-        mirror: Follows the run: copies it to MLflow, and anchors its ledger.
+        mirrors: What follows the run: one copies it to MLflow, another anchors its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         side_by_side: The number of runs at a time, which share the GPUs.
         is_only: Whether this process has no other run to do.
@@ -123,10 +124,13 @@ def benchmark_run(
     try:
         with held(run, settings, end_soon if is_only else lambda: None) as tenure, on_cores(cores):
             forget_failure(run)
-            _run_stages(run, settings, mirror, side_by_side)
+            for each in mirrors:
+                each.follow(run)
+            _run_stages(run, settings, side_by_side)
     finally:
         if tenure is not None and not tenure.is_lost:
-            mirror.changed(run)  # only now all of it is safe in the store, if there is one
+            for each in mirrors:
+                each.leave(run)  # only now all of it is safe in the store, if there is one
 
 
 def end_soon() -> None:
@@ -136,7 +140,7 @@ def end_soon() -> None:
     timer.start()
 
 
-def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: int) -> None:
+def _run_stages(run: RunDir, settings: Settings, side_by_side: int) -> None:
     """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
     with ExitStack() as gpus:
         for name, stage in STAGE_TASKS.items():
@@ -147,7 +151,7 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
                 elif name == "report":
                     gpus.close()
                 is_begun = True
-                stage(run, settings, *([mirror.look] if name == "execute" else []))
+                stage(run, settings)
             except (UsageError, TaskDefinitionError, MissingInputError, InterruptedByUserError) as error:
                 if name == "setup" and isinstance(error, UsageError | TaskDefinitionError):
                     mark_refused(run, error)
@@ -159,7 +163,6 @@ def _run_stages(run: RunDir, settings: Settings, mirror: Mirrors, side_by_side: 
                 # closes the ledger. Without the GPUs that it was to hold, a run must not go on.
                 if not is_begun or name == "report" or not run.record_path(name).exists():
                     _fail(run, settings, name, error)
-            mirror.changed(run)
 
 
 def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> None:
@@ -281,7 +284,7 @@ def _concurrency_of(runs: Sequence[RunDir], params: Params) -> int:
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:
     """Executes the runs, each on its share of the cores, and returns what each one returned or raised."""
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
-    mirror = mirrors_of(runs, tracker, settings)
+    mirrors = mirrors_of(runs, tracker, settings)
     side_by_side = min(concurrency, len(runs))
     for cores in shares_of_cores(os.sched_getaffinity(0), side_by_side):
         slots.put(cores)
@@ -289,26 +292,26 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            futures[run.id] = benchmark_run.submit(run, settings, mirror, cores, side_by_side, len(runs) == 1)
+            futures[run.id] = benchmark_run.submit(run, settings, mirrors, cores, side_by_side, len(runs) == 1)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
-    mirror.close()
+    with ThreadPoolExecutor() as closing:  # all at once, so that none waits for another
+        list(closing.map(Mirror.close, mirrors))
     with suppress(Exception):  # the runs have their results, whatever happens to Prefect's page
         show_results(runs, tracker)
     return outcomes
 
 
-def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> Mirrors:
+def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> list[Mirror]:
     """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
     mlflow, ours = Mirror(tracker.sync, tracker.store.alive_at), {run.id for run in runs}
     mlflow.catch_up(run for run in left_behind(settings) if run.id not in ours)
-    followers = [mlflow]
     params = load_params(settings.root).anchor
-    if params.is_used:
-        anchor = Anchor(params, settings.root)
-        # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
-        followers.append(Mirror(anchor.update, time.monotonic, mark=ANCHOR_NOTE.mark))
-    return Mirrors(*followers)
+    if not params.is_used:
+        return [mlflow]
+    anchor = Anchor(params, settings.root)
+    # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
+    return [mlflow, Mirror(anchor.update, time.monotonic, mark=ANCHOR_NOTE.mark)]
 
 
 def show_results(runs: Sequence[RunDir], tracker: Tracker) -> None:

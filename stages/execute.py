@@ -6,7 +6,6 @@ service.
 """
 
 import time
-from collections.abc import Callable
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.core.settings import Settings
@@ -30,12 +29,11 @@ MIN_TRIAL_S = 30.0
 """Mode `multi` starts no further trial if less time than this is left."""
 
 
-def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] = lambda run: None) -> ExecuteRecord:
+def execute(run: RunDir, settings: Settings) -> ExecuteRecord:
     """Runs the agent, or continues its work after an interruption.
 
     Args:
         run: A run whose baseline is known.
-        observe: Called about twice a second, to mirror new events elsewhere; exceptions from it are only logged.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline; the agent has ended and the run can be resumed.
@@ -51,7 +49,7 @@ def execute(run: RunDir, settings: Settings, observe: Callable[[RunDir], None] =
     check_gpus(run, settings)
     with ServiceProcess(run, settings) as server:
         server.wait_until_ready()
-        attempts = Attempts(run, agent, settings, server, observe)
+        attempts = Attempts(run, agent, settings, server)
         while (context := _next_start(attempts)) is not None:
             attempts.run_once(context)
         server.drain()

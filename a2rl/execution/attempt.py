@@ -123,17 +123,12 @@ class AttemptEnd(NamedTuple):
 
 @dataclass(frozen=True)
 class Attempts:
-    """Runs the attempts of one run, one at a time.
-
-    Args:
-        observe: Called about twice a second in a separate thread, to mirror new events elsewhere.
-    """
+    """Runs the attempts of one run, one at a time."""
 
     run: RunDir
     agent: Agent
     settings: Settings
     server: ServiceProcess
-    observe: Callable[[RunDir], None]
     _summaries: dict[int, TranscriptSummary] = field(default_factory=dict)
 
     def run_once(self, context: StartContext) -> None:
@@ -228,7 +223,6 @@ class Attempts:
         with ExitStack() as stack:
             stack.callback(gpus.close)
             stack.enter_context(Background("the clock", remaining.update, _random_pause_s, log))
-            stack.enter_context(Background("mirroring", lambda: self.observe(run), _random_pause_s, log))
             return watch(process, remaining.left_s, limits.are_reached, on_tick)
 
     def _end_of(self, result: WatchResult, attempt: int, limit: str, log_start: int) -> AttemptEnd:

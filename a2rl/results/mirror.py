@@ -8,13 +8,16 @@ Only the newest state of a run is mirrored, so there is no queue that could grow
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from a2rl.anchor.follower import BehindNote
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
+from a2rl.run.names import stored_entries
 from a2rl.run.owner import require_made_here
 
+LOOK_EVERY_S = 1.0
 PAUSE_S = (5.0, 15.0, 60.0)
 """The pauses after one failure, after two, and after more, in seconds."""
 SILENT_TIMEOUT_S = 6.0
@@ -45,6 +48,7 @@ class Mirror:
         mark: Callable[[RunDir, str], None] = MLFLOW_NOTE.mark,
     ) -> None:
         self._sync, self._alive_at, self._pause_s, self._mark = sync, alive_at, pause_s, mark
+        self._followed: dict[str, RunDir] = {}
         self._changed: dict[str, RunDir] = {}
         self._left_behind: list[RunDir] = []
         self._current: RunDir | None = None
@@ -55,15 +59,16 @@ class Mirror:
         self._done = threading.Event()
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
 
-    def look(self, run: RunDir) -> None:
-        """Mirrors a run soon if its ledger has grown; returns at once."""
-        if entries := run.ledger.entries(after=self._seen.get(run.id, 0)):
-            self._seen[run.id] = entries[-1].seq
-            self.changed(run)
-
-    def changed(self, run: RunDir) -> None:
-        """Mirrors a run soon; returns at once."""
+    def follow(self, run: RunDir) -> None:
+        """Mirrors a run soon, and whenever more of its ledger is safe; returns at once."""
         with self._state:
+            self._followed[run.id] = run
+            self._state.notify_all()
+
+    def leave(self, run: RunDir) -> None:
+        """Mirrors the last state of a run soon, and follows it no more; returns at once."""
+        with self._state:
+            self._followed.pop(run.id, None)
             self._changed[run.id] = run
             self._state.notify_all()
 
@@ -102,13 +107,26 @@ class Mirror:
 
     def _next(self) -> RunDir | None:
         """Waits for a changed run; None if the mirror was closed and no run has changed."""
-        with self._state:
-            self._state.wait_for(lambda: self._changed or self._left_behind or self._is_closing)
-            if self._changed:
-                self._current = self._changed.pop(next(iter(self._changed)))
-            else:
-                self._current = None if self._is_closing else self._left_behind.pop(0)
-            return self._current
+        while True:
+            self._look()
+            with self._state:
+                if self._changed:
+                    self._current = self._changed.pop(next(iter(self._changed)))
+                elif self._left_behind and not self._is_closing:
+                    self._current = self._left_behind.pop(0)
+                elif not self._is_closing:
+                    self._state.wait(LOOK_EVERY_S)
+                    continue
+                return self._current
+
+    def _look(self) -> None:
+        """Finds the followed runs of whose ledger more is safe than before."""
+        for run in list(self._followed.values()):
+            with suppress(Exception):  # what is wrong with a run is noted when it is mirrored, at the latest at its end
+                if new := stored_entries(run, self._seen.get(run.id, 0)):
+                    self._seen[run.id] = new[-1].seq
+                    with self._state:
+                        self._changed[run.id] = run
 
     def _try(self, run: RunDir) -> str:
         """Mirrors a run; returns what went wrong, empty if nothing did."""
@@ -119,31 +137,6 @@ class Mirror:
         except Exception as error:  # noqa: BLE001 - MLflow raises many types, and none of them may end this thread
             return f"{type(error).__name__}: {error}"
         return ""
-
-
-class Mirrors:
-    """Several mirrors of the same runs, each with a thread of its own."""
-
-    def __init__(self, *mirrors: Mirror) -> None:
-        self._mirrors = mirrors
-
-    def look(self, run: RunDir) -> None:
-        """See `Mirror.look`."""
-        for mirror in self._mirrors:
-            mirror.look(run)
-
-    def changed(self, run: RunDir) -> None:
-        """See `Mirror.changed`."""
-        for mirror in self._mirrors:
-            mirror.changed(run)
-
-    def close(self) -> None:
-        """Closes all at once, so that none waits for another."""
-        closing = [threading.Thread(target=mirror.close, name="mirror closes") for mirror in self._mirrors]
-        for each in closing:
-            each.start()
-        for each in closing:
-            each.join()
 
 
 def left_behind(settings: Settings) -> Iterator[RunDir]:

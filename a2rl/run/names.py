@@ -85,7 +85,7 @@ def last_stored(run: RunDir) -> float:
     return inf if stored is None else stored.seq
 
 
-def stored_entries(run: RunDir) -> list[Entry]:
-    """Returns the entries of the ledger that are safe."""
+def stored_entries(run: RunDir, after: int = 0) -> list[Entry]:
+    """Returns the entries of the ledger that are safe, with a sequence number above `after`."""
     last = last_stored(run)  # first: what is added meanwhile is not safe yet
-    return [entry for entry in run.ledger.entries() if entry.seq <= last]
+    return [entry for entry in run.ledger.entries(after) if entry.seq <= last]

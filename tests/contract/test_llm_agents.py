@@ -18,7 +18,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted
 from a2rl.run.records import ExecuteRecord
 from stages.execute import execute
-from tests.run_maker import REPOSITORY
+from tests.run_maker import REPOSITORY, wait_for
 
 TRANSCRIPTS = REPOSITORY / "tests" / "transcripts" / "claude-code"
 DEFINITION = """
@@ -186,12 +186,15 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(
     stop = threading.Event()
     monkeypatch.setattr(process, "STOP", stop)
 
-    def stop_when_it_has_spoken(_: RunDir) -> None:
-        if (run.logs / "transcript-1.jsonl").exists() and (run.logs / "transcript-1.jsonl").stat().st_size:
-            stop.set()
+    said = run.logs / "transcript-1.jsonl"
 
+    def stop_when_it_has_spoken() -> None:
+        wait_for(lambda: said.exists() and said.stat().st_size)
+        stop.set()
+
+    threading.Thread(target=stop_when_it_has_spoken, daemon=True).start()
     with pytest.raises(InterruptedByUserError):
-        execute(run, checkout, stop_when_it_has_spoken)
+        execute(run, checkout)
     stop.clear()
     record = execute(run, checkout)
     [_, [how, prompt]] = told(run)

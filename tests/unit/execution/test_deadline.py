@@ -237,14 +237,14 @@ def test_an_unreachable_clock_or_ledger_delays_no_deadline(scene: Scene, monkeyp
 def test_what_fails_beside_an_agent_is_noted_once_and_goes_on(run: RunDir) -> None:
     calls = []
 
-    def mirror() -> None:
+    def copy() -> None:
         calls.append(1)
-        raise InfrastructureError("MLflow is gone")
+        raise InfrastructureError("the store is gone")
 
-    with Background("mirroring", mirror, lambda: 0.001, pipeline_log(run)):
+    with Background("copying to the store", copy, lambda: 0.001, pipeline_log(run)):
         wait_for(lambda: len(calls) > 5)
     log = (run.logs / "pipeline.jsonl").read_text()
-    assert log.count("MLflow is gone") == 1
+    assert log.count("the store is gone") == 1
 
 
 def test_what_hangs_beside_an_agent_is_left_behind(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +275,6 @@ def test_a_log_that_cannot_be_written_does_no_harm(run: RunDir, tmp_path: Path) 
 def test_an_agent_need_not_have_filled_the_disk_itself(
     run: RunDir, settings: Settings, why: str, responsible: str
 ) -> None:
-    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(ServiceProcess, None), lambda _: None)
+    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(ServiceProcess, None))
     ended = attempts._end_of(WatchResult("crashed", AgentExit(-9, "", 1, stopped=why)), 1, "", 0)
     assert (ended.why, ended.responsible) == (f"it was ended: {why}", responsible)

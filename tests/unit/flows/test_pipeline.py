@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,7 +17,6 @@ from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError, UsageError
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirrors
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
 from a2rl.run.records import STAGES
@@ -50,15 +49,8 @@ def test_a_run_keeps_to_its_cores_and_does_not_change_others() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-class _NoMirror:
-    look = None
-
-    def changed(self, run: RunDir) -> None:
-        return
-
-
 def begin(run: RunDir, settings: Settings) -> None:
-    benchmark_run.fn(run, settings, cast(Mirrors, _NoMirror()), os.sched_getaffinity(0))
+    benchmark_run.fn(run, settings, [], os.sched_getaffinity(0))
 
 
 def test_a_run_that_setup_refuses_is_shown_as_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +140,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
         monkeypatch.setitem(pipeline.STAGE_TASKS, name, work if name == "execute" else lambda *_: None)
     lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
     with ThreadPoolExecutor(2) as threads:
-        ends = [
-            threads.submit(benchmark_run.fn, run, settings, cast(Mirrors, _NoMirror()), {0}, 2, is_only=False)
-            for run in (lost, other)
-        ]
+        ends = [threads.submit(benchmark_run.fn, run, settings, [], {0}, 2, is_only=False) for run in (lost, other)]
         at_work.wait(60)
         try:
             end(FileClaims(tmp_path / "store" / "claims"), lost.id, "cancelled")

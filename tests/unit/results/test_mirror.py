@@ -10,6 +10,7 @@ from a2rl.results import mirror as module
 from a2rl.results.mirror import MLFLOW_NOTE, Mirror
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
+from a2rl.run.names import Stored, mark_stored
 from tests.run_maker import wait_for
 
 
@@ -28,27 +29,41 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Server:
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     return Server()
 
 
-def test_what_has_changed_is_mirrored(run: RunDir, server: Server) -> None:
+def test_what_is_new_in_a_ledger_is_mirrored(run: RunDir, server: Server) -> None:
     mirror = Mirror(server.sync)
-    mirror.look(run)
+    mirror.follow(run)
     wait_for(lambda: server.syncs == 1)
-    mirror.look(run)
     run.ledger.append(RunInterrupted(stage="execute"))
-    mirror.look(run)
+    wait_for(lambda: server.syncs == 2)
+    mirror.leave(run)
     mirror.close()
-    assert server.syncs == 2
+    assert server.syncs == 3
     assert MLFLOW_NOTE.read(run) == ""
+
+
+def test_what_a_store_gets_later_is_mirrored_when_it_has_it(run: RunDir, server: Server) -> None:
+    """A head that is signed late, with the next entry, proves no time."""
+    mark_stored(run, Stored(seq=0, epoch=1, manifest=""))
+    mirror = Mirror(server.sync)
+    mirror.follow(run)
+    time.sleep(0.2)
+    assert server.syncs == 0
+    mark_stored(run, Stored(seq=2, epoch=1, manifest=""))
+    wait_for(lambda: server.syncs == 1)
+    mirror.close()
+    assert server.syncs == 1
 
 
 def test_of_many_changes_only_the_newest_state_is_mirrored(run: RunDir, server: Server) -> None:
     server.hangs.clear()
     mirror = Mirror(server.sync)
     for _ in range(1000):
-        mirror.changed(run)
+        mirror.leave(run)
     server.hangs.set()
     mirror.close()
     assert server.syncs <= 2
@@ -58,7 +73,7 @@ def test_a_server_that_is_down_delays_nothing(run: RunDir, server: Server) -> No
     """The user is told how to catch up."""
     server.is_down = True
     mirror, begun = Mirror(server.sync), time.monotonic()
-    mirror.changed(run)
+    mirror.leave(run)
     wait_for(lambda: MLFLOW_NOTE.read(run))
     mirror.close()
     assert time.monotonic() - begun < 5
@@ -73,7 +88,7 @@ def test_a_server_that_hangs_is_waited_for_a_few_seconds(
     monkeypatch.setattr(module, "SILENT_TIMEOUT_S", 0.3)
     server.hangs.clear()
     mirror, begun = Mirror(server.sync), time.monotonic()
-    mirror.changed(run)
+    mirror.leave(run)
     mirror.close()
     assert time.monotonic() - begun < 5
     assert "does not answer" in MLFLOW_NOTE.read(run)
@@ -84,7 +99,7 @@ def test_a_server_that_hangs_is_waited_for_a_few_seconds(
 def test_when_it_comes_back_the_mirror_catches_up_by_itself(run: RunDir, server: Server) -> None:
     server.is_down = True
     mirror = Mirror(server.sync, pause_s=(0.05,))
-    mirror.changed(run)
+    mirror.leave(run)
     wait_for(lambda: MLFLOW_NOTE.read(run))
     server.is_down = False
     wait_for(lambda: not MLFLOW_NOTE.read(run))
@@ -95,7 +110,7 @@ def test_one_that_answers_slowly_is_waited_for(run: RunDir, server: Server, monk
     monkeypatch.setattr(module, "SILENT_TIMEOUT_S", 0.1)
     server.hangs.clear()
     mirror = Mirror(server.sync, alive_at=time.monotonic)
-    mirror.changed(run)
+    mirror.leave(run)
     threading.Timer(0.5, server.hangs.set).start()
     mirror.close()
     assert MLFLOW_NOTE.read(run) == ""
@@ -109,7 +124,7 @@ def test_whatever_it_raises_the_next_run_is_mirrored(run: RunDir) -> None:
         raise RecursionError("deep")
 
     mirror = Mirror(sync, pause_s=(0.01,))
-    mirror.changed(run)
+    mirror.leave(run)
     wait_for(lambda: len(seen) > 2)
     mirror.close()
     assert "deep" in MLFLOW_NOTE.read(run)

@@ -11,7 +11,6 @@ from a2rl.cli.results import run_object, sentence, state_of
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.mirror import Mirror, Mirrors
 from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
@@ -49,7 +48,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Exception], None]:
 
 
 def run_stages(run: RunDir, settings: Settings) -> None:
-    pipeline.benchmark_run.fn(run, settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
+    pipeline.benchmark_run.fn(run, settings, [], os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from a2rl.labels.records import labels_of
 from a2rl.labels.run_labels import label_run
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.manifest import read_manifest
-from a2rl.results.mirror import Mirror, Mirrors
 from a2rl.results.mlflow import tracking
 from a2rl.results.report import page
 from a2rl.results.report.page import write_report
@@ -90,7 +89,7 @@ def here(module: str, arguments: Sequence[str], settings: Settings, *_: object) 
 
 def go_on(found: Finished) -> None:
     """Runs the stages that are left."""
-    pipeline.benchmark_run.fn(found.run, found.settings, Mirrors(Mirror(lambda _: None)), os.sched_getaffinity(0))
+    pipeline.benchmark_run.fn(found.run, found.settings, [], os.sched_getaffinity(0))
 
 
 @contextmanager
