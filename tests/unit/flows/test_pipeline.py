@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from a2rl.config.params import load_params
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError, UsageError
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
+from a2rl.results.mirror import Mirror
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
 from a2rl.run.records import STAGES
@@ -47,6 +48,16 @@ def test_a_run_keeps_to_its_cores_and_does_not_change_others() -> None:
     with on_cores({min(before)}):
         assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
+
+
+class _Follower(list[str]):
+    """Notes what it is told, in place of a mirror."""
+
+    def follow(self, run: RunDir) -> None:
+        self.append(f"follow {run.id}")
+
+    def leave(self, run: RunDir) -> None:
+        self.append(f"leave {run.id}")
 
 
 def begin(run: RunDir, settings: Settings) -> None:
@@ -129,7 +140,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
 ) -> None:
     settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
     monkeypatch.setattr(claims, "RENEW_S", 0.1)
-    may_end, at_work = threading.Event(), threading.Barrier(3)
+    may_end, at_work, follower = threading.Event(), threading.Barrier(3), _Follower()
 
     def work(*_: object) -> None:
         at_work.wait(60)
@@ -140,7 +151,10 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
         monkeypatch.setitem(pipeline.STAGE_TASKS, name, work if name == "execute" else lambda *_: None)
     lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
     with ThreadPoolExecutor(2) as threads:
-        ends = [threads.submit(benchmark_run.fn, run, settings, [], {0}, 2, is_only=False) for run in (lost, other)]
+        ends = [
+            threads.submit(benchmark_run.fn, run, settings, cast(list[Mirror], [follower]), {0}, 2, is_only=False)
+            for run in (lost, other)
+        ]
         at_work.wait(60)
         try:
             end(FileClaims(tmp_path / "store" / "claims"), lost.id, "cancelled")
@@ -149,6 +163,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
         finally:
             may_end.set()
         ends[1].result(60)
+    assert sorted(follower) == [f"follow {lost.id}", f"follow {other.id}", f"leave {other.id}"]
 
 
 def _locks_held() -> int:
