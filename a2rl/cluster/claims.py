@@ -10,10 +10,10 @@ import secrets
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.event_log import PeriodicThread
@@ -103,6 +103,10 @@ class Claim:
     before: RunRow = field(compare=False)
     """The row as it was before the claim was taken."""
 
+    def holds(self, row: RunRow) -> bool:
+        """Says whether nobody else has taken the run, and nobody has closed it."""
+        return (row.owner, row.epoch) == (self.owner, self.epoch) and not row.done
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -122,46 +126,73 @@ class Commit:
         return not seqs or seqs[0] == row.seq + 1 or dict(self.entries).get(row.seq) == row.head
 
 
-class Claims(Protocol):
-    """The rows of all runs.
+class Claims(ABC):
+    """The rows of all runs. The rules are here; how a row is kept and locked is a matter of the back end.
 
     Every call may raise InfrastructureError, before or after its effect: a connection can break while the answer is on
     its way. So every call may be repeated, and succeeds again if it has succeeded before.
     """
 
-    @property
-    def lease_s(self) -> float:
-        """For how long a claim holds without being renewed, in seconds."""
+    lease_s: float
+    """For how long a claim holds without being renewed, in seconds."""
 
+    @abstractmethod
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
 
+    @abstractmethod
     def take(self, run: NewRun, owner: str) -> Claim:
         """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible.
 
         Each call is for another owner; a call for the owner of the run was not answered before, and takes it again.
         """
 
-    def renew(self, claim: Claim, progress: Progress | None) -> None:
-        """Says that the owner lives. Raises ClaimLostError if another process has taken the run."""
-
-    def commit(self, claim: Claim, commit: Commit) -> None:
-        """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
-
+    @abstractmethod
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back, unless another process has it; one that was closed meanwhile keeps its outcome."""
 
+    @abstractmethod
     def rows(self, suite: str | None = None) -> list[RunRow]:
         """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
 
+    @abstractmethod
     def row(self, run_id: str) -> RunRow | None:
         """Returns the row of a run; None if it is unknown."""
 
+    @abstractmethod
+    def _update(
+        self, run_id: str, applies: Callable[[RunRow], bool], by_owner: bool = False, **changes: object
+    ) -> bool:
+        """Changes a row if a condition applies to it, and returns whether it does. Nobody changes the row meanwhile.
+
+        Args:
+            by_owner: The owner does this: it renews the claim, and a failure is the owner's to deal with, soon.
+        """
+
+    def renew(self, claim: Claim, progress: Progress | None) -> None:
+        """Says that the owner lives. Raises ClaimLostError if another process has taken the run, or it was closed."""
+        told = {"progress": progress} if progress else {}
+        if not self._update(claim.run_id, claim.holds, by_owner=True, **told):
+            raise lost(claim)
+
+    def commit(self, claim: Claim, commit: Commit) -> None:
+        """Makes a copy the valid one. Raises ClaimLostError if the claim, or the order of entries, does not hold."""
+
+        def may_follow(row: RunRow) -> bool:
+            return claim.holds(row) and row.live and commit.continues(row)
+
+        last = dict(zip(("seq", "head"), commit.entries[-1], strict=True)) if commit.entries else {}
+        changes = {**last, "manifest": commit.manifest, "progress": commit.progress}
+        if not self._update(claim.run_id, may_follow, by_owner=True, **changes):
+            raise lost(claim)
+
     def started(self, run_id: str, attempt: int, flow_run: str) -> None:
         """Notes which flow run is to work on an attempt."""
+        self._update(run_id, lambda row: row.attempt == attempt, flow_run=flow_run)
 
     def declined(self, run_id: str, why: str) -> None:
         """Notes why a machine did not take a run that nobody holds."""
+        self._update(run_id, lambda row: not row.done and not row.live, outcome=why)
 
     def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
         """Moves a run that nobody holds on from this attempt, for this reason.
@@ -170,14 +201,30 @@ class Claims(Protocol):
             Whether it is now at the next attempt, which has no flow run yet.
         """
 
+        def may_move_on(row: RunRow) -> bool:
+            is_at = row.attempt == attempt or (row.attempt, row.flow_run) == (attempt + 1, "")
+            return is_at and not row.done and not row.live
+
+        return self._update(run_id, may_move_on, attempt=attempt + 1, flow_run="", outcome=why)
+
     def close(self, run_id: str, outcome: str) -> None:
         """Marks a run as done, so that nobody can take it any more; a live owner loses it at its next renewal."""
+        self._update(run_id, lambda row: not row.done, done=True, outcome=outcome)
 
     def give_up(self, run_id: str, attempt: int, outcome: str) -> bool:
         """Marks a run as done that nobody holds and that is still at this attempt. Returns whether it is."""
 
+        def may_end(row: RunRow) -> bool:
+            return row.attempt == attempt and not row.live and (not row.done or row.outcome == outcome)
+
+        return self._update(run_id, may_end, done=True, outcome=outcome)
+
     def reopen(self, run_id: str) -> None:
         """Allows a closed run to be taken again, in another attempt."""
+        seen = self.row(run_id)
+        if seen is not None:
+            at, following = seen.attempt, seen.attempt + 1
+            self._update(run_id, lambda row: row.done and row.attempt == at, done=False, attempt=following, flow_run="")
 
 
 def this_owner() -> str:

@@ -1,9 +1,9 @@
 """Claims in Postgres, for several machines: a row for each run, taken with a lease and fenced by its epoch.
 
-All times are those of the database. A claim is taken by one statement, so that of two takers one wins. A commit locks
-the row and checks the epoch in the transaction that names the new copy, so nobody who has lost a run can record
-anything of it, however late its requests arrive. A connection may break while the answer to a COMMIT is on its way, so
-each statement has the same effect when it is repeated.
+All times are those of the database. Every change locks the row, and checks in the same transaction whether it may be
+made. So of two takers one wins, and nobody who has lost a run can record anything of it, however late its requests
+arrive. A connection may break while the answer to a COMMIT is on its way, so each change has the same effect when it is
+repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from a2rl.cluster.claims import LEASE_S, Claim, Commit, NewRun, Progress, RunRow, lost, taken
+from a2rl.cluster.claims import LEASE_S, Claim, Claims, NewRun, Progress, RunRow, taken
 from a2rl.core.errors import InfrastructureError, UsageError, first_line
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ PATIENCE_S = 60.0
 T = TypeVar("T")
 
 
-class PostgresClaims:
+class PostgresClaims(Claims):
     """The rows of all runs in a Postgres database. Every call makes its own connection, so that a restart does no harm.
 
     Args:
@@ -52,13 +52,8 @@ class PostgresClaims:
     """
 
     def __init__(self, url: str, lease_s: float = LEASE_S) -> None:
-        self._url, self._lease_s = url, lease_s
+        self._url, self.lease_s = url, lease_s
         self._is_ready = False
-
-    @property
-    def lease_s(self) -> float:
-        """For how long a claim holds without being renewed, in seconds."""
-        return self._lease_s
 
     def register(self, runs: Sequence[NewRun]) -> None:
         """Adds runs; those that are known stay as they are."""
@@ -75,41 +70,16 @@ class PostgresClaims:
         def take(database: "psycopg.Connection[Any]") -> Claim:
             _insert(database, run)
             before = _select(database, "WHERE run_id = %s FOR UPDATE", run.run_id)[0]
-            row = database.execute(
-                "UPDATE a2rl_runs SET owner = %s, epoch = epoch + 1, until = now() + %s * interval '1 second', "
-                "beat_at = now(), outcome = '' WHERE run_id = %s AND NOT done AND (until < now() OR owner = %s) "
-                "RETURNING epoch",
-                (owner, self._lease_s, run.run_id, owner),
-            ).fetchone()
-            if row is None:
+            if before.done or (before.live and before.owner != owner):
                 raise taken(before)
-            return Claim(run.run_id, owner, int(row[0]), before)
+            database.execute(
+                "UPDATE a2rl_runs SET owner = %s, epoch = epoch + 1, until = now() + %s * interval '1 second', "
+                "beat_at = now(), outcome = '' WHERE run_id = %s",
+                (owner, self.lease_s, run.run_id),
+            )
+            return Claim(run.run_id, owner, before.epoch + 1, before)
 
         return self._patiently(take)
-
-    def renew(self, claim: Claim, progress: Progress | None) -> None:
-        """Says that the owner lives. Raises ClaimLostError if the claim does not hold any more."""
-        with self._transaction() as database:
-            done = database.execute(
-                "UPDATE a2rl_runs SET until = now() + %s * interval '1 second', beat_at = now(), "
-                "progress = COALESCE(%s, progress) WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done",
-                (self._lease_s, progress.model_dump_json() if progress else None, *_key(claim)),
-            )
-            if done.rowcount != 1:
-                raise lost(claim)
-
-    def commit(self, claim: Claim, commit: Commit) -> None:
-        """Makes a copy the valid one. Raises ClaimLostError if the claim does not hold any more."""
-        with self._transaction() as database:
-            where = "WHERE run_id = %s AND owner = %s AND epoch = %s AND NOT done AND until > now() FOR UPDATE"
-            held = _select(database, where, *_key(claim))
-            if not held or not commit.continues(held[0]):
-                raise lost(claim)
-            seq, head = commit.entries[-1] if commit.entries else (held[0].seq, held[0].head)
-            database.execute(
-                "UPDATE a2rl_runs SET manifest = %s, seq = %s, head = %s, progress = %s WHERE run_id = %s",
-                (commit.manifest, seq, head, commit.progress.model_dump_json(), claim.run_id),
-            )
 
     def release(self, claim: Claim, outcome: str, done: bool) -> None:
         """Gives the run back; one that was closed meanwhile keeps its outcome."""
@@ -118,7 +88,7 @@ class PostgresClaims:
                 "UPDATE a2rl_runs SET until = '-infinity', done = done OR %s, "
                 "outcome = CASE WHEN done THEN outcome ELSE %s END "  # what closed it meanwhile remains
                 "WHERE run_id = %s AND owner = %s AND epoch = %s",
-                (done, outcome, *_key(claim)),
+                (done, outcome, claim.run_id, claim.owner, claim.epoch),
             )
         )
 
@@ -134,48 +104,25 @@ class PostgresClaims:
         found = self._patiently(lambda database: _select(database, "WHERE run_id = %s", run_id))
         return found[0] if found else None
 
-    def started(self, run_id: str, attempt: int, flow_run: str) -> None:
-        """Notes which flow run is to work on an attempt."""
-        self._change("UPDATE a2rl_runs SET flow_run = %s WHERE run_id = %s AND attempt = %s", flow_run, run_id, attempt)
+    def _update(
+        self, run_id: str, applies: Callable[[RunRow], bool], by_owner: bool = False, **changes: object
+    ) -> bool:
+        def update(database: "psycopg.Connection[Any]") -> bool:
+            found = _select(database, "WHERE run_id = %s FOR UPDATE", run_id)
+            if not found or not applies(found[0]):
+                return False
+            database.execute(f"UPDATE a2rl_runs SET {', '.join(sets)} WHERE run_id = %s".encode(), (*values, run_id))
+            return True
 
-    def declined(self, run_id: str, why: str) -> None:
-        """Notes why a machine did not take a run that nobody holds."""
-        self._change("UPDATE a2rl_runs SET outcome = %s WHERE run_id = %s AND NOT done AND until < now()", why, run_id)
-
-    def next_attempt(self, run_id: str, attempt: int, why: str) -> bool:
-        """Moves a run that nobody holds on from this attempt. Returns whether the next one has no flow run yet."""
-        return bool(
-            self._change(
-                "UPDATE a2rl_runs SET attempt = %s, flow_run = '', outcome = %s WHERE run_id = %s "
-                "AND (attempt = %s OR attempt = %s AND flow_run = '') AND NOT done AND until < now()",
-                attempt + 1,
-                why,
-                run_id,
-                attempt,
-                attempt + 1,
-            )
-        )
-
-    def close(self, run_id: str, outcome: str) -> None:
-        """Marks a run as done; a live owner loses it at its next renewal."""
-        self._change("UPDATE a2rl_runs SET done = true, outcome = %s WHERE run_id = %s", outcome, run_id)
-
-    def give_up(self, run_id: str, attempt: int, outcome: str) -> bool:
-        """Marks a run as done that nobody holds and that is still at this attempt. Returns whether it is."""
-        statement = (
-            "UPDATE a2rl_runs SET done = true, outcome = %s WHERE run_id = %s AND attempt = %s AND until < now()"
-        )
-        return bool(self._change(statement, outcome, run_id, attempt))
-
-    def reopen(self, run_id: str) -> None:
-        """Allows a closed run to be taken again, in another attempt."""
-        self._change(
-            "UPDATE a2rl_runs SET done = false, attempt = attempt + 1, flow_run = '' WHERE run_id = %s AND done", run_id
-        )
-
-    def _change(self, statement: str, *values: Any) -> int:
-        """Executes a statement and returns the number of rows that it changed."""
-        return int(self._patiently(lambda database: database.execute(statement.encode(), values).rowcount))
+        sets = [f"{column} = %s" for column in changes]
+        values = [each.model_dump_json() if isinstance(each, Progress) else each for each in changes.values()]
+        if not by_owner:
+            return self._patiently(update)
+        # This transaction may have begun before one that has renewed the claim meanwhile.
+        sets += ["beat_at = now()", "until = GREATEST(until, now() + %s * interval '1 second')"]
+        values.append(self.lease_s)
+        with self._transaction() as database:
+            return update(database)
 
     def _patiently(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Does work in a transaction, again if the database does not answer."""
@@ -227,10 +174,6 @@ def _make_table(database: "psycopg.Connection[Any]") -> None:
         database.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
         database.execute(SCHEMA)
         database.commit()
-
-
-def _key(claim: Claim) -> tuple[str, str, int]:
-    return claim.run_id, claim.owner, claim.epoch
 
 
 def _insert(database: "psycopg.Connection[Any]", run: NewRun) -> None:

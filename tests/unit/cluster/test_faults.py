@@ -75,7 +75,8 @@ class Machine:
                 self._claims._locks.pop(run_id).release()
         else:
             assert isinstance(self._claims, PostgresClaims)
-            self._claims._change("UPDATE a2rl_runs SET until = '-infinity' WHERE run_id = %s", run_id)
+            lapse = "UPDATE a2rl_runs SET until = '-infinity' WHERE run_id = %s"
+            self._claims._patiently(lambda database: database.execute(lapse, [run_id]))
 
 
 class _Calls:
