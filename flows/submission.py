@@ -38,7 +38,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Crashed, Pending
 from prefect.utilities.callables import parameter_schema
 
-from a2rl.cluster.claims import RunRow
+from a2rl.cluster.claims import REOPENED, RunRow
 from a2rl.cluster.copies import read_spec, write_spec
 from a2rl.cluster.holding import REFUSED, Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError, first_line
@@ -171,7 +171,7 @@ def require_ready_here(run_ids: Sequence[str], settings: Settings) -> None:
     except NotReadyError as error:
         refusal = NotReadyError(error.problems, socket.gethostname())
         for run_id in run_ids:
-            cluster.claims.declined(run_id, str(refusal))
+            cluster.claims.declined(run_id, f"{REFUSED}{refusal}")
         raise refusal from None
 
 
@@ -243,9 +243,14 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("close", "cancelled")
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= most and not row.outcome.startswith(REFUSED):
+    if row.epoch >= most and not _is_untried(row):
         return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
     return Decision("again", why)
+
+
+def _is_untried(row: RunRow) -> bool:
+    """Returns whether no machine could begin the run since it was last taken, or reopened."""
+    return row.outcome.startswith((REFUSED, REOPENED))
 
 
 def _is_resting(row: RunRow, state: FlowState | None) -> bool:
@@ -303,7 +308,8 @@ def _act(client: SyncPrefectClient, cluster: Cluster, row: RunRow, decision: Dec
         return True
     if decision.act == "close":
         return cluster.claims.give_up(row.run_id, row.attempt, decision.why)
-    if not cluster.claims.next_attempt(row.run_id, row.attempt, decision.why):
+    note = row.outcome if _is_untried(row) else decision.why  # a worker may die before it takes the run
+    if not cluster.claims.next_attempt(row.run_id, row.attempt, note):
         return False  # somebody has taken the run, or another reconciler was faster
     _end(client, row.flow_run, Crashed(message=decision.why))
     submit_attempt(client, cluster, row.model_copy(update={"attempt": row.attempt + 1, "flow_run": ""}))

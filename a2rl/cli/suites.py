@@ -219,6 +219,7 @@ def _told(about: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     """Shows the state; returns whether all runs are closed."""
+    from a2rl.cluster.holding import REFUSED
     from a2rl.cluster.status import host_of, state_of_row, status_of
 
     rows = _rows(cluster, suite)
@@ -234,7 +235,9 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
     if shown:
         print_table(("run", "state", "machine", "attempts", "stage", "note"), cells, right=("attempts",))
     refused = (
-        (row.run_id, f"waiting: {row.outcome}") for row in rows if state_of_row(row) == "waiting" and row.outcome
+        (row.run_id, f"waiting: {row.outcome.removeprefix(REFUSED)}")
+        for row in rows
+        if state_of_row(row) == "waiting" and row.outcome
     )
     for line in _told(refused):
         say(line)

@@ -26,6 +26,8 @@ MARGIN_S = 10.0
 """So long before the lease ends, a claim that could not be renewed counts as lost."""
 RETRY_S = 2.0
 TICK_S = 0.5
+REOPENED = "reopened"
+"""The outcome of a run that was reopened, until it is taken."""
 
 
 class ClaimTakenError(UsageError):
@@ -224,7 +226,14 @@ class Claims(ABC):
         seen = self.row(run_id)
         if seen is not None:
             at, following = seen.attempt, seen.attempt + 1
-            self._update(run_id, lambda row: row.done and row.attempt == at, done=False, attempt=following, flow_run="")
+            self._update(
+                run_id,
+                lambda row: row.done and row.attempt == at,
+                done=False,
+                outcome=REOPENED,
+                attempt=following,
+                flow_run="",
+            )
 
 
 def this_owner() -> str:

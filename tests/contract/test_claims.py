@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from a2rl.cluster.claims import ClaimLostError, Claims, ClaimTakenError, Commit, NewRun, Progress
+from a2rl.cluster.claims import REOPENED, ClaimLostError, Claims, ClaimTakenError, Commit, NewRun, Progress
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.core.errors import InfrastructureError
@@ -253,7 +253,7 @@ def test_a_run_that_is_reopened_gets_another_flow_run(claims: Claims) -> None:
         claims.reopen(RUN.run_id)
         row = claims.row(RUN.run_id)
         assert row is not None
-        assert (row.done, row.attempt, row.flow_run) == (False, 2, "")
+        assert (row.done, row.attempt, row.flow_run, row.outcome) == (False, 2, "", REOPENED)
 
 
 def test_rows_are_found_by_suite_and_by_launch(claims: Claims) -> None:

@@ -33,3 +33,9 @@ def test_a_run_that_was_submitted_can_be_reopened(run: RunDir, cluster: Cluster)
     result = CliRunner().invoke(app, ["suite", "reopen", run.id])
     assert result.exit_code == 0, result.output
     assert f"a2rl resume {run.id}" in result.output
+
+
+def test_what_a_machine_lacked_is_shown_of_a_run_that_waits(run: RunDir, cluster: Cluster) -> None:
+    cluster.claims.declined(run.id, "refused: host-a took nothing: disk: it is full")
+    result = CliRunner().invoke(app, ["suite", "status"])
+    assert f"{run.id}: waiting: host-a took nothing: disk: it is full" in result.output

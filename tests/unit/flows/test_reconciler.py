@@ -6,7 +6,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Failed
 
-from a2rl.cluster.claims import Progress, RunRow
+from a2rl.cluster.claims import REOPENED, Progress, RunRow
 from a2rl.cluster.status import state_of_row, status_of
 from flows.submission import Decision, FlowState, decide, state_of
 
@@ -31,6 +31,8 @@ OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="
         (OPEN.model_copy(update={"epoch": 3}), FlowState("FAILED", 1.0), "close"),
         (OPEN.model_copy(update={"epoch": 3, "outcome": "refused: no key"}), FlowState("FAILED", 20.0), "wait"),
         (OPEN.model_copy(update={"epoch": 3, "outcome": "refused: no key"}), FlowState("FAILED", 40.0), "again"),
+        (OPEN.model_copy(update={"epoch": 3, "attempt": 4, "outcome": REOPENED}), FlowState("CRASHED", 1.0), "again"),
+        (OPEN.model_copy(update={"epoch": 4, "attempt": 4, "outcome": ""}), FlowState("CRASHED", 1.0), "close"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 20.0), "wait"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 40.0), "again"),
         (OPEN.model_copy(update={"attempt": 4}), FlowState("FAILED", 100.0), "wait"),

@@ -4,32 +4,71 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
+from prefect.client.orchestration import SyncPrefectClient
 
+from a2rl.cluster.claims import RunRow
 from a2rl.cluster.copies import write_spec
 from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import NotReadyError
 from a2rl.core.settings import Settings
-from flows.submission import PULL_STEPS, require_ready_here
+from flows import submission
+from flows.submission import PULL_STEPS, Decision, FlowState, decide, require_ready_here
 from tests.run_maker import spec
 
+RUN = spec(model="nothing", agent="noop", sandbox="none")
 
-def test_a_machine_that_cannot_do_a_run_says_what_is_missing(settings: Settings, tmp_path: Path) -> None:
-    """It says so in its row."""
+
+@pytest.fixture
+def cluster(settings: Settings, tmp_path: Path) -> Cluster:
+    """A store with a run that this machine cannot do."""
     settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
     cluster = Cluster.needed(settings)
-    run = spec(model="nothing", agent="noop", sandbox="none")
-    cluster.claims.register([new_run(run)])
-    write_spec(cluster.store, run)
-    with pytest.raises(NotReadyError) as refused:
-        require_ready_here([run.run_id], settings)
-    row = cluster.claims.row(run.run_id)
+    cluster.claims.register([new_run(RUN)])
+    write_spec(cluster.store, RUN)
+    return cluster
+
+
+def row_of(cluster: Cluster) -> RunRow:
+    row = cluster.claims.row(RUN.run_id)
     assert row is not None
-    assert row.outcome == str(refused.value)
+    return row
+
+
+def test_a_machine_that_cannot_do_a_run_says_what_is_missing(settings: Settings, cluster: Cluster) -> None:
+    """It says so in its row."""
+    with pytest.raises(NotReadyError) as refused:
+        require_ready_here([RUN.run_id], settings)
+    row = row_of(cluster)
+    assert row.outcome == f"refused: {refused.value}"
     assert "took nothing: base model: " in row.outcome
     assert (row.epoch, row.done) == (0, False)
+
+
+def test_a_reopened_run_waits_for_a_machine_that_can_do_it(
+    settings: Settings, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(submission.MOST_ATTEMPTS):
+        cluster.claims.release(cluster.claims.take(new_run(RUN), f"host:{number}:x"), "interrupted", done=False)
+    assert cluster.claims.give_up(RUN.run_id, 1, "failed: given up")
+    cluster.claims.reopen(RUN.run_id)
+    cluster.claims.started(RUN.run_id, 2, "f")
+    with pytest.raises(NotReadyError) as refused:
+        require_ready_here([RUN.run_id], settings)
+    over = FlowState("FAILED", 9999.0, str(refused.value))
+    decision = decide(row_of(cluster), over)
+    assert decision == Decision("again", over.message)
+    for name in ("submit_attempt", "_end"):
+        monkeypatch.setattr(submission, name, lambda *_: None)
+    assert submission._act(cast(SyncPrefectClient, None), cluster, row_of(cluster), decision)
+    cluster.claims.started(RUN.run_id, 3, "g")
+    assert decide(row_of(cluster), FlowState("CRASHED", 1.0)).act == "again"  # the next worker died before it took it
+    claim = cluster.claims.take(new_run(RUN), "host:9:x")
+    cluster.claims.release(claim, "interrupted", done=False)
+    assert decide(row_of(cluster), FlowState("CRASHED", 1.0)).act == "close"
 
 
 PULL = """
