@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import zip_longest
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.owner import create_run, require_made_here
+from a2rl.run.owner import create_run, locked, require_made_here
 from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
 
@@ -176,7 +175,6 @@ def resume(
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run
     from a2rl.cli.suites import find_or_fetch
-    from a2rl.cluster.holding import reserved
 
     settings = Settings.load()
     runs = [find_or_fetch(each, settings) for name in dict.fromkeys(run_id) for each in _unfinished(name, settings)]
@@ -189,9 +187,10 @@ def resume(
         for each in runs:
             show_run(each, as_json)
 
-    with ExitStack() as locks, showing(show):
-        for each in runs:
-            locks.enter_context(reserved(each, settings))
+    for each in runs:  # who works on one is named before the checks; of two that begin now, the flow lets one go on
+        with locked(each):
+            pass
+    with showing(show):
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
         run_flow(runs, settings)
 

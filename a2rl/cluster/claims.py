@@ -300,10 +300,6 @@ class Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the renewals, also a second time."""
         self._watch.__exit__(None, None, None)
         self._thread.__exit__(None, None, None)
 

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from a2rl.cluster.claims import (
@@ -32,7 +30,6 @@ from a2rl.run.directory import RunDir
 from a2rl.run.failure import refusal
 from a2rl.run.names import FILE, read_stored
 from a2rl.run.owner import locked, owned
-from a2rl.run.owner import reserved as lock_reserved
 from a2rl.run.records import GradeRecord, ReportRecord
 from a2rl.run.spec import RunSpec
 
@@ -114,11 +111,6 @@ def held(
         with owned(run):
             yield Tenure()
         return
-    if (reservation := _RESERVATIONS.pop(run.root.resolve(), None)) is not None:
-        cluster, claim, earlier = reservation
-        with locked(run), _claimed(run, cluster, claim, on_lost, earlier.renewed_at, earlier) as lease:
-            yield Tenure(lease)
-        return
     row = cluster.claims.row(run.id)
     if row is not None and (row.live or row.done):
         raise taken(row)
@@ -144,55 +136,12 @@ def _require_not_copied(run: RunDir) -> None:
         )
 
 
-class _Reservation(NamedTuple):
-    """A claim that waits for the work to begin, and what keeps it alive until then."""
-
-    cluster: Cluster
-    claim: Claim
-    lease: Lease
-
-
-_RESERVATIONS: dict[Path, _Reservation] = {}
-"""By the folder of the run."""
-
-
 @contextmanager
-def reserved(run: RunDir, settings: Settings) -> Iterator[None]:
-    """Takes a run, which has a directory, before the work on it begins, so that others are refused at once.
-
-    The first `held` of this process takes it over. If there is none, leaving the context gives the run back.
-    Raises the same errors as `held`.
-    """
-    with lock_reserved(run):
-        if (cluster := Cluster.of(settings)) is None:
-            _require_not_copied(run)
-            yield
-            return
-        since = awake_and_asleep()
-        claim = cluster.claims.take(new_run(run.spec), this_owner())
-        with Lease(cluster.claims, claim, lambda: None, lambda: None, since) as lease:
-            _RESERVATIONS[run.root.resolve()] = _Reservation(cluster, claim, lease)
-            try:
-                yield
-            finally:
-                if _RESERVATIONS.pop(run.root.resolve(), None) is not None:
-                    cluster.claims.release(claim, claim.before.outcome, done=False)
-
-
-@contextmanager
-def _claimed(
-    run: RunDir,
-    cluster: Cluster,
-    claim: Claim,
-    on_lost: Callable[[], None],
-    since: float,
-    earlier: Lease | None = None,
-) -> Iterator[Lease]:
+def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None], since: float) -> Iterator[Lease]:
     """Restores, copies and renews while the caller works; at the end it says how far the run has come.
 
     Args:
-        since: When the last renewal of the claim began, or the taking of it.
-        earlier: A lease of the claim, which ends when the new one has begun.
+        since: When taking the claim began.
     """
     outcome, done, stop = "interrupted", False, threading.Event()
 
@@ -202,8 +151,6 @@ def _claimed(
 
     try:
         with stopped_by(stop), Lease(cluster.claims, claim, lambda: progress_of(run), give_up, since) as lease:
-            if earlier is not None:
-                earlier.close()
             manifest = bring_up_to_date(run, cluster.store, claim)
             replica = Replica(run, cluster.store, cluster.claims, claim, manifest, lease)
             try:

@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.files import file_digest, machine_failure, read_text
@@ -45,36 +44,10 @@ def owned(run: RunDir) -> Iterator[None]:
 
 @contextmanager
 def locked(run: RunDir) -> Iterator[None]:
-    """Locks the folder of a run, which must exist but may be empty: a copy may be restored into it."""
-    lock = _RESERVED.pop(run.root.resolve(), None)
-    lock = _taken(run) if lock is None else lock
-    try:
-        yield
-    finally:
-        lock.release()
+    """Locks the folder of a run, which must exist but may be empty: a copy may be restored into it.
 
-
-@contextmanager
-def reserved(run: RunDir) -> Iterator[None]:
-    """Locks a run before the work on it begins, so that another process is refused at once.
-
-    The first `owned` or `locked` of this process takes the lock over; otherwise, leaving the context releases it.
-    Raises the same errors as `locked`.
+    Raises the same errors as `owned`.
     """
-    place, lock = run.root.resolve(), _taken(run)
-    _RESERVED[place] = lock
-    try:
-        yield
-    finally:
-        if _RESERVED.pop(place, None) is not None:
-            lock.release()
-
-
-_RESERVED: dict[Path, FileLock] = {}
-"""The locks that wait for the work to begin, by the folder of the run."""
-
-
-def _taken(run: RunDir) -> FileLock:
     lock = FileLock(run.root / LOCK)
     if not lock.take():
         owner = _owner(lock)
@@ -84,7 +57,10 @@ def _taken(run: RunDir) -> FileLock:
         )
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
-    return lock
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_abandoned(run: RunDir) -> bool:

@@ -1,4 +1,4 @@
-"""Two processes resume one run at the same time, again and again: one must win, the other must refuse at once.
+"""Two processes resume one run at the same time, again and again: one must win, the other must refuse.
 
 python -m tests.flow.two_resumes --rounds 50     # half of them in one checkout, half in two with one store
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cluster import holding
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, write_spec
 from a2rl.cluster.file_claims import FileClaims
-from a2rl.cluster.holding import Cluster, held, new_run, reserved
+from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.cluster.replica import Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
@@ -105,9 +104,8 @@ def test_a_copied_run_does_not_go_on_without_its_store(run: RunDir, store: Clust
     with held(run, settings):
         pass
     del settings.environ["A2RL_STORE"]
-    for way in (held, reserved):
-        with pytest.raises(UsageError, match="set A2RL_STORE"), way(run, settings):
-            pass
+    with pytest.raises(UsageError, match="set A2RL_STORE"), held(run, settings):
+        pass
 
 
 def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other: Settings) -> None:
@@ -133,43 +131,6 @@ def test_while_one_checkout_works_the_other_is_refused(
     with held(run, settings), pytest.raises(ClaimTakenError), held(RunDir(other.runs / run.id), other):
         pass
     assert not (other.runs / run.id).exists()
-
-
-def test_a_reserved_run_is_refused_elsewhere_and_then_worked_on(
-    run: RunDir, settings: Settings, other: Settings, store: Cluster
-) -> None:
-    moved = RunDir(other.runs / run.id)
-    with reserved(run, settings):
-        with pytest.raises(ClaimTakenError), held(moved, other):
-            pass
-        with held(run, settings) as tenure, pytest.raises(ClaimTakenError), held(moved, other):
-            pass
-        assert not tenure.is_lost
-    shutil.copytree(settings.root / "data-of", other.root / "data-of")
-    with held(moved, other) as tenure:
-        assert not tenure.is_lost
-
-
-def test_a_reserved_run_is_lost_when_its_last_renewal_says(run: RunDir, settings: Settings, store: Cluster) -> None:
-    """The claims may be out of reach since then, so that another machine may take it soon."""
-    with reserved(run, settings):
-        [reservation] = holding._RESERVATIONS.values()
-        renewed_at = reservation.lease.renewed_at
-        with held(run, settings) as tenure:
-            assert tenure.lease is not None
-            assert tenure.lease.renewed_at == renewed_at
-
-
-def test_a_run_reserved_in_vain_goes_to_the_other_checkout(
-    run: RunDir, settings: Settings, other: Settings, store: Cluster
-) -> None:
-    with held(run, settings):
-        pass
-    with reserved(run, settings):
-        pass
-    shutil.copytree(settings.root / "data-of", other.root / "data-of")
-    with held(RunDir(other.runs / run.id), other) as tenure:
-        assert not tenure.is_lost
 
 
 def test_the_first_checkout_takes_the_newer_state(

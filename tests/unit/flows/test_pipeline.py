@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,6 +164,35 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
             may_end.set()
         ends[1].result(60)
     assert sorted(follower) == [f"follow {lost.id}", f"follow {other.id}", f"leave {other.id}"]
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+def test_of_two_that_begin_a_run_one_works_and_none_fails(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_store: bool
+) -> None:
+    if has_store:
+        settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
+    run, begun, may_end = RunDir.create(settings.runs, spec()), list[str](), threading.Event()
+
+    def stage(name: str) -> Callable[..., None]:
+        def work(*_: Any) -> None:
+            begun.append(name)
+            may_end.wait(60)
+
+        return work
+
+    for name in STAGES:
+        monkeypatch.setitem(pipeline.STAGE_TASKS, name, stage(name))
+    with ThreadPoolExecutor(2) as threads:
+        ends = [threads.submit(begin, run, settings) for _ in range(2)]
+        [loser] = wait(ends, return_when=FIRST_COMPLETED).done
+        may_end.set()
+        with pytest.raises(UsageError, match=f"is in use by process {os.getpid()}"):
+            loser.result()
+        [winner] = set(ends) - {loser}
+        winner.result()
+    assert begun == list(STAGES)
+    assert (run.ledger.rows(), refusal(run)) == ([], "")
 
 
 def _locks_held() -> int:

@@ -1,5 +1,6 @@
 """Tests that runs of somebody else are not continued with the reader's keys."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -8,11 +9,12 @@ from typer.testing import CliRunner
 
 from a2rl.cli import launching
 from a2rl.cli.commands import app
+from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.owner import create_run, require_made_here
+from a2rl.run.owner import create_run, owned, require_made_here
 from tests.run_maker import checkout
 
 
@@ -51,16 +53,47 @@ def test_a_run_that_was_sent_is_refused(
     assert f"a2rl resume --trust {sent.id}" in str(refused.exception)
 
 
+class ChecksReachedError(Exception):
+    """The checks before a run are reached, and find something."""
+
+
+def check(*_: object) -> None:
+    raise ChecksReachedError
+
+
 def test_a_run_that_was_sent_is_continued_if_the_user_says_so(
     sent: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class ChecksReachedError(Exception):
-        pass
-
-    def check(*_: object) -> None:
-        raise ChecksReachedError
-
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     monkeypatch.setattr(launching, "_check", check)
     assert isinstance(CliRunner().invoke(app, ["resume", "--trust", sent.id]).exception, ChecksReachedError)
     assert isinstance(CliRunner().invoke(app, ["resume", sent.id]).exception, ChecksReachedError)
+
+
+def test_a_resume_that_cannot_begin_is_no_attempt(
+    run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
+    monkeypatch.setattr(launching, "_check", check)
+    claims = Cluster.needed(Settings.load()).claims
+    claims.register([new_run(run.spec)])
+    before = claims.row(run.id)
+    assert isinstance(CliRunner().invoke(app, ["resume", run.id]).exception, ChecksReachedError)
+    after = claims.row(run.id)
+    assert before is not None
+    assert after is not None
+    assert (after.epoch, after.live, after.outcome) == (before.epoch, before.live, before.outcome) == (0, False, "")
+    with owned(run):
+        pass
+
+
+def test_a_run_that_is_in_use_is_refused_before_the_checks(
+    run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setattr(launching, "_check", check)
+    with owned(run):
+        refused = CliRunner().invoke(app, ["resume", "--trust", run.id]).exception
+    assert isinstance(refused, UsageError)
+    assert f"is in use by process {os.getpid()}" in str(refused)

@@ -14,7 +14,7 @@ import pytest
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.owner import LOCK, owned, reserved, trust
+from a2rl.run.owner import LOCK, owned, trust
 from tests.run_maker import REPOSITORY
 
 HOLD = """
@@ -47,23 +47,6 @@ def test_a_second_process_is_refused_and_told_who_owns_the_run(run: RunDir, othe
 def test_so_is_a_second_thread_of_the_same_process(run: RunDir) -> None:
     with owned(run), pytest.raises(UsageError, match=f"process {os.getpid()}"), owned(run):
         raise AssertionError("two owners")
-
-
-def test_a_reserved_run_is_refused_to_others_until_it_is_done(run: RunDir) -> None:
-    with reserved(run):
-        with pytest.raises(UsageError, match=f"process {os.getpid()}"), reserved(run):
-            raise AssertionError("two owners")
-        with owned(run), pytest.raises(UsageError, match=f"process {os.getpid()}"), owned(run):
-            raise AssertionError("two owners")
-    with owned(run):
-        pass
-
-
-def test_a_run_that_was_reserved_in_vain_is_free_again(run: RunDir) -> None:
-    with reserved(run):
-        pass
-    with reserved(run), owned(run):
-        pass
 
 
 def test_a_run_is_free_when_its_owner_has_ended_or_was_killed(run: RunDir, other: "subprocess.Popen[str]") -> None:
