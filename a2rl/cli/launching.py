@@ -16,7 +16,6 @@ from a2rl.cli.stored_runs import find_run
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.core.files import FrozenModel
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
@@ -28,64 +27,21 @@ from a2rl.run.spec import RunSpec
 PREFECT_TIMEOUT_S = 10.0
 
 
-class RepeatedSubmission(FrozenModel):
-    """One submission in both runs; what the other run has no submission for is empty."""
-
-    number: int
-    weights: str
-    weights_again: str
-    score: float | None
-    score_again: float | None
-
-    @property
-    def is_same(self) -> bool:
-        """Whether both runs submitted the same weights and got the same score."""
-        return self.weights == self.weights_again and self.score == self.score_again
-
-
-class Repetition(FrozenModel):
-    """A run and its repetition."""
-
-    run_id: str
-    again: str
-    submissions: tuple[RepeatedSubmission, ...]
-    changed: tuple[str, ...]
-    """What else differs: the commit of this checkout, and versions of packages."""
-
-    @property
-    def is_same(self) -> bool:
-        """Whether all submissions have the same weights and scores. A run without any repeats nothing."""
-        return bool(self.submissions) and all(each.is_same for each in self.submissions)
-
-
-def repetition(run: RunDir, again: RunDir) -> Repetition:
-    """Compares two runs, submission by submission."""
-    pairs = zip_longest(_submissions(run), _submissions(again), fillvalue=("", None))
-    return Repetition(
-        run_id=run.id,
-        again=again.id,
-        submissions=tuple(
-            RepeatedSubmission(number=number, weights=one, weights_again=other, score=score, score_again=other_score)
-            for number, ((one, score), (other, other_score)) in enumerate(pairs, start=1)
-        ),
-        changed=_changed(run, again),
-    )
-
-
 def _submissions(run: RunDir) -> list[tuple[str, float | None]]:
     grades = run.ledger.grades()
     digests = [each.weights_digest for each in run.ledger.events(SubmissionAccepted)]
     return [(digest, grades[digest].result.score if digest in grades else None) for digest in digests]
 
 
-def _changed(run: RunDir, again: RunDir) -> tuple[str, ...]:
+def _changed(run: RunDir, again: RunDir) -> list[str]:
+    """Says what else differs: the commit of this checkout, and versions of packages."""
     before, after = (each.spec.versions | {"commit": each.spec.git_commit} for each in (run, again))
     names = sorted(before.keys() | after.keys())
-    return tuple(
+    return [
         f"{name}: {before.get(name) or 'unknown'} before, {after.get(name) or 'unknown'} now"
         for name in names
         if before.get(name) != after.get(name)
-    )
+    ]
 
 
 @with_settings
@@ -310,28 +266,28 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
 
 
 def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
-    found = repetition(first, again)
-    if found.is_same:
-        what = f"the same weights and scores in all {len(found.submissions)} submissions as {found.run_id}"
-    elif not found.submissions:
-        what = f"neither this run nor {found.run_id} has submissions that could be compared"
+    """Compares two runs, submission by submission. A run without any repeats nothing."""
+    pairs = zip_longest(_submissions(first), _submissions(again), fillvalue=("", None))
+    found = [(number, old, new, was, now) for number, ((old, was), (new, now)) in enumerate(pairs, start=1)]
+    differing = [each for each in found if each[1] != each[2] or each[3] != each[4]]
+    changed, is_same = _changed(first, again), bool(found) and not differing
+    if is_same:
+        say(f"the same weights and scores in all {len(found)} submissions as {first.id}")
+    elif not found:
+        say(f"neither this run nor {first.id} has submissions that could be compared")
     else:
-        what = f"this run differs from {found.run_id}"
-    say(what)
-    rows = [
-        (
-            str(each.number),
-            each.weights[:16] or "-",
-            each.weights_again[:16] or "-",
-            str(each.score),
-            str(each.score_again),
+        say(f"this run differs from {first.id}")
+    if differing:
+        rows = (
+            (str(place), old[:16] or "-", new[:16] or "-", str(was), str(now))
+            for place, old, new, was, now in differing
         )
-        for each in found.submissions
-        if not each.is_same
-    ]
-    if rows:
         print_table(("submission", "weights before", "weights now", "score before", "score now"), rows)
-    for change in found.changed:
+    for change in changed:
         say(change)
     if as_json:
-        print_json(found.model_dump(mode="json") | {"same": found.is_same})
+        keys = ("number", "weights", "weights_again", "score", "score_again")
+        submissions = [dict(zip(keys, each, strict=True)) for each in found]
+        print_json(
+            {"run_id": first.id, "again": again.id, "submissions": submissions, "changed": changed, "same": is_same}
+        )

@@ -1,11 +1,13 @@
 """Tests the comparison of a run with one that repeats it."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from a2rl.cli.launching import repetition
+from a2rl.cli.launching import _show_repetition
 from a2rl.config.plan import plan_again
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GraderPool
@@ -14,6 +16,8 @@ from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 from tests.run_maker import FakePool, checkout, make_run, spec, submit_checkpoint
 from tests.small_model import build_base_model, trained_copy
+
+Compare = Callable[[], tuple[str, dict[str, Any]]]
 
 
 class Twins:
@@ -37,26 +41,48 @@ def twins(tmp_path: Path) -> Twins:
     return Twins(tmp_path)
 
 
-def test_runs_with_equal_weights_and_scores_are_the_same(twins: Twins) -> None:
+@pytest.fixture
+def compare(twins: Twins, capsys: pytest.CaptureFixture[str]) -> Compare:
+    """Returns what is said of the two runs, and the JSON."""
+
+    def compare() -> tuple[str, dict[str, Any]]:
+        _show_repetition(twins.one, twins.other, as_json=True)
+        said, _, found = capsys.readouterr().out.strip().rpartition("\n")
+        return said, json.loads(found)
+
+    return compare
+
+
+def test_runs_with_equal_weights_and_scores_are_the_same(twins: Twins, compare: Compare) -> None:
     """Other versions are named."""
     for run in (twins.one, twins.other):
         twins.submit(run, 1, 2)
-    found = repetition(twins.one, twins.other)
-    assert found.is_same
-    assert found.changed == ("a2rl: 0 before, 1 now",)
+    said, found = compare()
+    assert said.splitlines() == [
+        "the same weights and scores in all 2 submissions as gsm8k-test-1",
+        "a2rl: 0 before, 1 now",
+    ]
+    assert (found["run_id"], found["again"]) == ("gsm8k-test-1", "gsm8k-test-2")
+    assert found["same"]
+    assert found["changed"] == ["a2rl: 0 before, 1 now"]
 
 
-def test_other_weights_and_missing_submissions_are_differences(twins: Twins) -> None:
+def test_other_weights_and_missing_submissions_are_differences(twins: Twins, compare: Compare) -> None:
     twins.submit(twins.one, 1, 2)
     twins.submit(twins.other, 3)
-    found = repetition(twins.one, twins.other)
-    assert not found.is_same
-    assert [each.is_same for each in found.submissions] == [False, False]
-    assert found.submissions[1].weights_again == ""
+    said, found = compare()
+    assert not found["same"]
+    first, second = found["submissions"]
+    assert list(first) == ["number", "weights", "weights_again", "score", "score_again"]
+    assert first["weights"] != first["weights_again"]
+    assert (second["number"], second["weights_again"], second["score_again"]) == (2, "", None)
+    assert second["weights"][:16] in said
 
 
-def test_two_runs_without_submissions_repeat_nothing(twins: Twins) -> None:
-    assert not repetition(twins.one, twins.other).is_same
+def test_two_runs_without_submissions_repeat_nothing(compare: Compare) -> None:
+    said, found = compare()
+    assert not found["same"]
+    assert said.startswith("neither this run nor gsm8k-test-1 has submissions")
 
 
 def test_a_repetition_has_all_settings_of_the_first_run(repository: Path) -> None:
