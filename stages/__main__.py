@@ -1,4 +1,4 @@
-"""`python -m stages`: runs single stages without Prefect, for DVC and for debugging.
+"""`python -m stages`: prepares what runs start from, for DVC.
 
 python -m stages data --task gsm8k --variant mini
 python -m stages corpus --task gsm8k
@@ -6,14 +6,10 @@ python -m stages tiny
 python -m stages model --model smollm2-135m
 python -m stages graders
 python -m stages baseline --task gsm8k --variant mini
-python -m stages setup|baseline|execute|grade|validity|report --run RUN
 """
 
 import argparse
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 
 from a2rl.config.params import load_params
@@ -21,41 +17,30 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.run.directory import Record, RunDir
-from a2rl.run.gpu_share import allocated_gpus
-from a2rl.run.owner import owned, require_made_here
-from a2rl.run.records import STAGES
 from a2rl.task_api.data import prepare_data
-
-ON_GPUS = ("baseline", "execute", "grade", "validity")
 
 
 def main() -> None:
     """Runs one stage; an error is printed in one line, with exit code 1 or 2."""
-    parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of the pipeline.")
-    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", "graders", *STAGES))
+    parser = argparse.ArgumentParser(prog="python -m stages", description="Run one stage of dvc.yaml.")
+    parser.add_argument("stage", choices=("data", "corpus", "tiny", "model", "graders", "baseline"))
     parser.add_argument("--task")
     parser.add_argument("--variant", default="mini", choices=("mini", "full"))
     parser.add_argument("--source", type=Path)
     parser.add_argument("--model", choices=sorted(CATALOGUE))
-    parser.add_argument("--run", help="run id, for the stages of a run")
     arguments = parser.parse_args()
-    if arguments.stage in ("data", "corpus") and not arguments.task:
+    if arguments.stage in ("data", "corpus", "baseline") and not arguments.task:
         parser.error(f"{arguments.stage} needs --task")
     if arguments.stage == "model" and not arguments.model:
         parser.error("model needs --model")
-    is_task_baseline = arguments.stage == "baseline" and arguments.task
-    if arguments.stage in STAGES and not arguments.run and not is_task_baseline:
-        parser.error(f"{arguments.stage} needs --run")
-    run_stage = _run_stage_of_run if arguments.stage in STAGES and arguments.run else _run_preparation
     try:
-        sys.stdout.write(run_stage(arguments, Settings.load()) + "\n")
+        sys.stdout.write(_run(arguments, Settings.load()) + "\n")
     except A2rlError as error:
         sys.exit(f"error: {error}")
 
 
-def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Runs a stage that prepares what runs start from, and returns the text to print."""
+def _run(arguments: argparse.Namespace, settings: Settings) -> str:
+    """Runs a stage and returns the text to print."""
     from stages import task_baseline, tiny
 
     if arguments.stage == "data":
@@ -75,16 +60,6 @@ def _run_preparation(arguments: argparse.Namespace, settings: Settings) -> str:
         return f"graders: {task_baseline.graders(params, settings)}"
     metrics = task_baseline.task_baseline(arguments.task, arguments.variant, params, settings)
     return f"baseline: {arguments.task} {metrics.score:.1f} [{metrics.ci_low:.1f}, {metrics.ci_high:.1f}]"
-
-
-def _run_stage_of_run(arguments: argparse.Namespace, settings: Settings) -> str:
-    """Runs a stage of one run and returns its record as JSON."""
-    module = import_module(f"stages.{arguments.stage}")
-    stage: Callable[[RunDir, Settings], Record] = getattr(module, arguments.stage)
-    run = RunDir(settings.runs / arguments.run)
-    require_made_here([run], settings)
-    with owned(run), allocated_gpus(run, settings) if arguments.stage in ON_GPUS else nullcontext():
-        return stage(run, settings).model_dump_json(indent=2)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import shutil
 import socket
 import sqlite3
 import tarfile
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -33,7 +32,6 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.ledger import Ledger
 from a2rl.run.owner import trust
-from stages.__main__ import _run_stage_of_run
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.bundles import HANGS, MORE_ROWS, VIEW, database, journal_that_deletes
 from tests.run_maker import Finished, finished_run
@@ -238,12 +236,6 @@ def test_a_path_means_the_run_that_is_there(sent: Sent, tmp_path: Path) -> None:
     for elsewhere in (tmp_path / sent.run.id, sent.run.root / sent.run.id):
         with pytest.raises(UsageError, match="is not a run of this checkout"):
             find_run(str(elsewhere), sent.settings)
-
-
-def test_no_stage_starts_a_run_that_was_made_elsewhere(sent: Sent) -> None:
-    for stage in ("setup", "baseline", "execute", "grade"):
-        with pytest.raises(UsageError, match="was not made in this checkout"):
-            _run_stage_of_run(Namespace(run=sent.run.id, stage=stage), sent.settings)
 
 
 def test_an_index_that_is_a_second_name_of_a_file_is_not_emptied(sent: Sent) -> None:

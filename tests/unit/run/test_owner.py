@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.owner import LOCK, owned, trust
+from a2rl.run.owner import LOCK, owned
 from tests.run_maker import REPOSITORY
 
 HOLD = """
@@ -101,15 +100,3 @@ def test_a_file_system_without_locks_is_said_to_be_one(run: RunDir, monkeypatch:
 def test_a_run_that_is_not_there_is_said_not_to_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run"), owned(RunDir(tmp_path / "none")):
         pass
-
-
-def test_the_stages_command_keeps_to_it_as_well(
-    run: RunDir, settings: Settings, other: "subprocess.Popen[str]"
-) -> None:
-    trust(run, settings)
-    command = [sys.executable, "-P", "-m", "stages", "grade", "--run", run.id]
-    environment = {**os.environ, "A2RL_ROOT": str(run.root.parent.parent), "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"process {other.pid}" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
