@@ -18,22 +18,15 @@ A suite works like a build matrix of GitHub Actions:
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import (
-    AliasChoices,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from a2rl.config.preset import load_preset
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.files import StrictModel, validation_message
-from a2rl.run.spec import RunSettings, Seconds
+from a2rl.run.spec import RunSettings
 
 PLURAL = {"task": "tasks", "agent": "agents", "seed": "seeds"}
 """Settings that are always axes. Their keys in suites, and the flow's parameters, are in the plural."""
@@ -97,9 +90,7 @@ def _values_type(setting: Setting) -> Any:
 
 def _names(setting: Setting) -> list[str]:
     """The keys of a suite that a setting may have: its own, and the plural."""
-    names = dict.fromkeys((setting.suite_key, setting.key, f"{setting.key}s"))
-    names.pop("budgets", None)  # a key of its own
-    return list(names)
+    return list(dict.fromkeys((setting.suite_key, setting.key, f"{setting.key}s")))
 
 
 def _axis(setting: Setting) -> Any:
@@ -132,20 +123,12 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
        setting that it does not name.
 
     Options of `a2rl bench` and parameters of the flow replace keys of the suite. Entries of `include` that have another
-    value than those given are then dropped, and so is `budgets` where a budget is given.
+    value than those given are then dropped.
     """
 
     concurrency: int = Field(default=1, ge=1, description="Number of runs side by side.")
-    budgets: dict[str, Seconds] = Field(default={})
-    """The budgets of single tasks, where `budget` is not right for them."""
     include: tuple[Included, ...] = ()
     exclude: tuple[Excluded, ...] = ()
-
-    @model_validator(mode="after")
-    def _has_one_budget_per_task(self) -> Self:
-        if self.budgets and len(self.budget) > 1:
-            raise ValueError("give either several values of budget, or one and the budgets of single tasks")
-        return self
 
     def cells(self) -> list[RunSettings]:
         """The settings of every run."""
@@ -155,7 +138,6 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
         cells = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
         excluded = [_given(entry) for entry in self.exclude]
         cells = [cell for cell in cells if not any(_is_excluded(cell, entry) for entry in excluded)]
-        cells = [self._with_budget_of_task(cell) for cell in cells]
         first = {key: several[0] for key, several in values.items()}
         added = []
         named: list[tuple[dict[str, Any], set[str]]] = [(cell, set(given)) for cell in cells]
@@ -165,14 +147,11 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
                 cell.update(entry)
                 keys.update(entry)
             if not matching:
-                added.append((self._with_budget_of_task(first | entry) | entry, given | entry.keys()))
+                added.append((first | entry, given | entry.keys()))
         return [self._settings(cell, keys) for cell, keys in named + added]
 
     def without_effect(self) -> str:
         """Says which key of the suite changes none of its runs, as a mistyped one does; nothing if there is none."""
-        tasks = {*self.tasks, *(entry.task for entry in self.include)}
-        if unknown := sorted(self.budgets.keys() - tasks):
-            return f"budgets has {unknown[0]}, which is not among the suite's tasks"
         axes = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
         for entry in map(_given, self.exclude):
             if not all(any(value in values for value in axes[key]) for key, values in entry.items()):
@@ -182,14 +161,9 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
 
     def _settings(self, cell: Mapping[str, Any], given: set[str]) -> RunSettings:
         """Returns the settings of a run; a preset decides what was not given."""
-        if cell["task"] in self.budgets:
-            given = given | {"budget"}
         preset = load_preset(cell["preset"])
         chosen = preset.fill(cell, given) if preset else cell
         return RunSettings(**{each.name: chosen[each.key] for each in SETTINGS})
-
-    def _with_budget_of_task(self, cell: Mapping[str, Any]) -> dict[str, Any]:
-        return {**cell, "budget": self.budgets.get(cell["task"], cell["budget"])}
 
 
 SUITE_SETTINGS = (*SETTINGS, Setting("concurrency", Suite.model_fields["concurrency"], is_axis=False))
@@ -274,8 +248,6 @@ def replace_settings(suite: Suite, given: Mapping[str, Any]) -> Suite:
     """
     given = {key: value for key, value in given.items() if value is not None}
     values = suite.model_dump(exclude_unset=True) | given
-    if "budget" in given:
-        values.pop("budgets", None)
     chosen = make_suite(values)
     entries = [_given(entry) for entry in suite.include]
     return make_suite(values | {"include": [entry for entry in entries if _is_among(entry, chosen, given)]})

@@ -27,10 +27,10 @@ DEFAULT_TRIALS = 3
 
 
 def _to_seconds(value: object) -> object:
-    if not isinstance(value, str):
+    if isinstance(value, float | int):
         return value
     try:
-        return parse_duration(value)
+        return parse_duration(str(value))
     except UsageError as error:
         raise PydanticCustomError("duration", "{problem}", {"problem": str(error)}) from error
 

@@ -44,7 +44,14 @@ def test_the_repositorys_params_are_valid_and_their_tasks_exist(repository: Path
         ({"suites": {"smoke": {"tasks": ["gsm8k"], "agents": ["noop"], "seds": [1]}}}, r"suites\.smoke\.seds"),
         ({"suites": {"smoke": {"tasks": ["gsm8k"]}}}, r"suites\.smoke\.agents"),
         ({"suites": {"smoke": {"tasks": ["gsm8k"], "agents": [], "mode": "wild"}}}, r"suites\.smoke\.mode"),
-        ({"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "budgets": {"gms8k": "1h"}}}}, "budgets has gms8k"),
+        (
+            {"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "budget": "1m", "budgets": {"gsm8k": "1h"}}}},
+            r"suites\.smoke\.budgets: no such setting",
+        ),
+        (
+            {"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "budgets": {"gsm8k": "1h"}}}},
+            r"suites\.smoke\.budgets\.0: .* is not a duration",
+        ),
         (
             {"suites": {"smoke": {"tasks": "gsm8k", "agents": "noop", "exclude": [{"agent": ["noops", "x"]}]}}},
             "exclude leaves out nothing with agent noops or x",

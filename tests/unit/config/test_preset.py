@@ -73,7 +73,11 @@ def test_what_a_user_gives_beside_it_wins(settings: Settings) -> None:
 def test_in_a_suite_the_same_value_as_the_default_is_given(settings: Settings) -> None:
     grid = {"tasks": ["gsm8k", "alfworld"], "agents": "noop", "preset": "paper"}
     suite = make_suite(
-        grid | {"protocol": "strict", "budgets": {"alfworld": "24h"}, "include": [{"task": "gsm8k", "variant": "mini"}]}
+        grid
+        | {
+            "protocol": "strict",
+            "include": [{"task": "alfworld", "budget": "24h"}, {"task": "gsm8k", "variant": "mini"}],
+        }
     )
     found = {cell.task: (cell.variant, cell.protocol, cell.budget_s / 3600) for cell in suite.cells()}
     assert found == {"gsm8k": ("mini", "strict", 12), "alfworld": ("full", "strict", 24)}

@@ -39,8 +39,6 @@ def test_a_budget_is_a_duration_and_may_be_an_axis() -> None:
         (HOUR_S,),
         (1.5 * HOUR_S,),
     ]
-    with pytest.raises(UsageError, match="budgets of single tasks"):
-        make_suite(GRID | {"budget": ["1h", "2h"], "budgets": {"gsm8k": "3h"}})
 
 
 def test_a_wrong_value_is_named_by_its_key_even_inside_a_list() -> None:
@@ -82,7 +80,7 @@ def test_include_adds_settings_to_combinations_that_agree() -> None:
 
 
 def test_include_adds_a_run_where_it_agrees_with_no_combination() -> None:
-    suite = make_suite(GRID | {"budgets": {"webshop": "1h"}, "include": [{"task": "webshop", "seed": 7}]})
+    suite = make_suite(GRID | {"include": [{"task": "webshop", "seed": 7, "budget": "1h"}]})
     assert cells(suite, "task", "agent", "seed", "budget_s")[-1] == ("webshop", "codex", 7, HOUR_S)
     assert len(suite.cells()) == 5
 
@@ -110,9 +108,11 @@ def test_a_replaced_setting_drops_entries_of_include() -> None:
 
 
 def test_a_replaced_budget_replaces_those_of_single_tasks() -> None:
-    suite = make_suite(GRID | {"budgets": {"alfworld": "24h"}})
+    suite = make_suite(GRID | {"include": [{"task": "alfworld", "budget": "24h"}]})
     assert set(cells(suite, "task", "budget_s")) == {("gsm8k", 12 * HOUR_S), ("alfworld", 24 * HOUR_S)}
-    assert set(cells(replace_settings(suite, {"budget": "1h"}), "budget_s")) == {(HOUR_S,)}
+    for given in ("1h", ["1h", "24h"]):
+        replaced = replace_settings(suite, {"budget": given})
+        assert cells(replaced, "task", "budget_s") == cells(make_suite(GRID | {"budget": given}), "task", "budget_s")
 
 
 @pytest.mark.parametrize(
