@@ -32,7 +32,7 @@ DISK_EXPLAINED = (
 )
 
 
-class ModelSize(StrictModel):
+class CheckpointSize(StrictModel):
     """The size of a checkpoint of a base model."""
 
     model: str
@@ -70,7 +70,7 @@ class Estimate(StrictModel):
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str
-    models: tuple[ModelSize, ...]
+    models: tuple[CheckpointSize, ...]
     tasks: tuple[TaskResolution, ...]
 
 
@@ -107,7 +107,7 @@ def _wall_s(budgets_s: Sequence[float], concurrency: int) -> float:
     return max(ends)
 
 
-def model_size(model: str, settings: Settings) -> ModelSize:
+def model_size(model: str, settings: Settings) -> CheckpointSize:
     """Returns the size of a base model.
 
     It is the size of its files if they are on this machine; otherwise it is estimated from the number of parameters in
@@ -116,16 +116,16 @@ def model_size(model: str, settings: Settings) -> ModelSize:
     folder = local_folder(model, settings)
     weights = list(folder.glob("*.safetensors")) if folder is not None else []
     if weights:
-        return ModelSize(model=model, bytes=sum(path.stat().st_size for path in weights), source="on this machine")
+        return CheckpointSize(model=model, bytes=sum(path.stat().st_size for path in weights), source="on this machine")
     if model in CATALOGUE:
-        return ModelSize(model=model, bytes=CATALOGUE[model].weights_bytes, source="by its name")
+        return CheckpointSize(model=model, bytes=CATALOGUE[model].weights_bytes, source="by its name")
     parameters = parameters_in_name(model)
     if parameters is None:
-        return ModelSize(model=model, bytes=None, source="unknown")
-    return ModelSize(model=model, bytes=parameters * BYTES_PER_PARAMETER, source="by its name")
+        return CheckpointSize(model=model, bytes=None, source="unknown")
+    return CheckpointSize(model=model, bytes=parameters * BYTES_PER_PARAMETER, source="by its name")
 
 
-def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, ModelSize]) -> int | None:
+def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, CheckpointSize]) -> int | None:
     """Returns what base models, kept submissions and workspaces take; None if the size of a model is unknown."""
     copies = Counter(sizes.keys())
     for cell in cells:
