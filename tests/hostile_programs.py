@@ -162,6 +162,8 @@ def several() -> Iterator[Hostile]:
         yield Hostile(f"imports, {count}", {**chain, f"m{count}.py": b"import m0\n", "train.py": b"import m0\n"})
     packages = {f"{'p/' * n}__init__.py": b"from . import p\nfrom .. import *\n" for n in range(1, 30)}
     yield Hostile("packages", {**packages, "train.py": b"import p.p.p\n"})
+    scripts = {f"s{n}.sh": f"bash s{(n + 1) % 60}.sh\n" * 2 + f"bash s{n}.sh\npython train.py\n" for n in range(60)}
+    yield Hostile("scripts", {"train.py": TRAIN.encode(), **{name: text.encode() for name, text in scripts.items()}})
 
 
 def hostile() -> Iterator[Hostile]:

@@ -151,30 +151,6 @@ def reader() -> Reader:
     return Reader(Path(tempfile.mkdtemp()))
 
 
-def shown(after: Any, seconds: float = 60.0) -> str:
-    """Lets the last stage of a run with a result read what the agent left in `code/`, `agent.log`, `trajectory.json`.
-
-    Returns:
-        What this did to the result or to the page, or "".
-    """
-    from tests.hostile_programs import Hostile, show
-
-    code = after.run.workspace / "code"
-    files = {str(path.relative_to(code)): path.read_bytes() for path in code.rglob("*") if path.is_file()}
-    shutil.rmtree(code)
-    trajectory = after.run.workspace / "trajectory.json"
-    text = trajectory.read_bytes() if trajectory.exists() else b""
-    with tempfile.TemporaryDirectory() as folder:
-        found = show(Hostile("", files, text, after.log.encode()), checkout(Path(folder)), 1)
-    if not files:
-        return "it left no code"
-    if not found.is_same:
-        return "the result is another one"
-    if not found.has_page:
-        return "there is no page"
-    return f"the stage took {found.seconds:.0f} s" if found.seconds > seconds else ""
-
-
 def slow(seconds: float, *work: Callable[[], object]) -> str:
     """Does the work; returns which of it took longer than that, or ""."""
     found = []

@@ -46,6 +46,11 @@ HOSTILE = {
     "crash": "import ctypes\ndef add(a, b):\n    ctypes.string_at(0)",
     "exit hook": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b):\n    return 0",
     "exception hook": "import sys, os\nsys.excepthook = lambda *_: os._exit(0)\nraise ValueError",
+    "exit from a thread": "import os, threading\nthreading.Timer(0, os._exit, (0,)).start()\n"
+    "def add(a, b):\n    while True: pass",
+    "exit after a word": "import os\ndef add(a, b):\n    os.write(1, b'passed\\n')\n    os._exit(0)",
+    "kill itself": "import os\ndef add(a, b):\n    os.kill(os.getpid(), 9)",
+    "end its group": "import os\ndef add(a, b):\n    os.killpg(0, 15)",
     # answers that claim to equal everything
     "object equal to all": EQUAL.format("object") + RESULT.format("E()"),
     "int equal to all": EQUAL.format("int") + RESULT.format("E(0)"),
@@ -85,6 +90,7 @@ HOSTILE = {
     # exceeding the limits
     "endless loop": "def add(a, b):\n    while True: pass",
     "endless loop at once": "while True: pass",
+    "endless power": RESULT.format("3 ** 10 ** 12"),
     "endless sleep": "import time\ndef add(a, b):\n    time.sleep(1e6)",
     "endless output": "def add(a, b):\n    while True: print('x' * 10000)",
     "endless recursion": "import sys\nsys.setrecursionlimit(10**9)\ndef add(a, b):\n    return add(a, b)",

@@ -144,6 +144,7 @@ BAD = {
     "a missing tensor": (_missing_tensor, "missing, such as model.norm.weight.*submit the full model"),
     "a name of many characters": (_renamed("x" * 513), "more than 512 characters or 32 parts"),
     "a name of many parts": (_renamed("a." * 32 + "b"), "more than 512 characters or 32 parts"),
+    "a name without end": (_renamed("a." * 400_000 + "b"), "more than 512 characters or 32 parts"),
     "another shape": (_other_shape, "model.norm.weight has shape.*do not resize"),
     "integers": (_integers, "stored as I32.*save the weights as"),
     "truncated": (_truncated, "truncated.*[Ss]ave it again"),

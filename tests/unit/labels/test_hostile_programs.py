@@ -7,7 +7,10 @@ import pytest
 from tests.hostile_programs import MAX_BYTES, MAX_SECONDS, Hostile, hostile, memory_bytes, show
 from tests.run_maker import checkout
 
-SAMPLE = ("elif, 900", "sum, 900", "integers, 900", "itself", "transcript, deep arguments", "trace, types")
+SAMPLE = (
+    *("elif, 900", "sum, 900", "integers, 900", "doubling, 400", "calls of calls, 400", "itself", "scripts"),
+    *("transcript, deep arguments", "transcript, page", "trace, types"),
+)
 
 
 def assert_harmless(cases: list[Hostile], folder: Path) -> None:
@@ -16,6 +19,7 @@ def assert_harmless(cases: list[Hostile], folder: Path) -> None:
     for number, each in enumerate(cases, start=1):
         shown = show(each, settings, number)
         assert shown.is_same, each.name
+        assert shown.has_page, each.name
         assert shown.seconds < MAX_SECONDS, each.name
         assert memory_bytes() <= most, each.name
 

@@ -4,25 +4,48 @@ import itertools
 import random
 import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from a2rl.core.model_text import answer_of
+from a2rl.judge.parsers import UnreadableReplyError, forms_of
+from tasks.deepsearchqa import annotator
 from tasks.deepsearchqa.research.match import items
-from tasks.webshop.shop.analysis import words
+from tasks.webshop.shop.analysis import terms, words
 from tests.patterns import GROWTH, LIMIT_S, LIMITED, TRUSTED, WHOLE, Pattern, patterns, slowest, slowest_within, tried
 
 ANSWERS = [
     "or 1 ", "1,", "17 or ", "\\boxed{", "\\frac{1}{", "the answer is ", "answer: 1 ", "#### ", "<", "_", "**", "~~",
     "1'000", "maybe 1. ", "wait, ", "x\n", " ", "\n", "Step 1: ", "=1", "<think>", "</think>", "```", "```python\n",
-    "def f(x):\n", "\u200b",
+    "def f(x):\n", "\u200b", "a", "a_", "a.", "9", "1_", "1.", "1/", "1, ", "1 or ", "1,111", "-$", "-", "- ", "#", "*",
+    "`", "'", '"', "(", "[", "{", "def f", "import os\n", "\t\n", " \n", "\xa0", "\u0301", "Question:", "not ",
+    "correct ", "Verdict: ", "search[", "<|", "<|im_start|>", "<|im_end|>", "<|channel|>analysis", "<think></think>",
 ]  # fmt: skip
 PARTS = [
-    "-1", "-1, ", ", ", "-", "$", "Rs. ", "RS. 5", "USD ", " or ", " and ", "negative ", "1/2", "1/0", ".5", ".", ":",
-    "(", ")", "!", "%", " is ", "a", "import a, ", "import os\n", "    ", "\t", "    return 1\n", "\ud800", "\x00", "'",
-    '"', "\\", "class A:\n", "@a\n", "\u0663", "\xbd", "3.000,00", "1 000", "[", "{", "x = [",
+    "-1", "-1, ", ", ", "$", "Rs. ", "RS. 5", "USD ", " or ", " and ", "negative ", "1/2", "1/0", ".5", ".", ":", ")",
+    "!", "%", " is ", "import a, ", "    ", "\t", "    return 1\n", "\ud800", "\x00", "\\", "class A:\n", "@a\n",
+    "\u0663", "\xbd", "3.000,00", "1 000", "x = [",
 ]  # fmt: skip
 SECONDS = 5.0
 """Far more than is needed: the slowest takes a quarter of a second."""
+
+
+def judged(text: str) -> None:
+    with suppress(UnreadableReplyError):
+        annotator.verdict({"choices": [{"message": {"content": text}}]})
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    **WHOLE,
+    "what a model says": answer_of,
+    "what a judge prefers": forms_of,
+    "what a judge of research says": judged,
+    "what a judge is asked": lambda text: annotator.question(annotator.ANNOTATOR, annotator.Answered("a", "b", text)),
+    "what a shop is asked": terms,
+}
+"""Whatever reads a text that a model wrote."""
 
 
 def test_the_patterns_of_all_modules_are_found() -> None:
@@ -46,11 +69,11 @@ def test_every_pattern_takes_linear_time() -> None:
 
 
 @pytest.mark.parametrize("part", ANSWERS)
-@pytest.mark.parametrize("module", WHOLE)
-def test_a_reader_of_answers_takes_little_time_for_any_text(module: str, part: str) -> None:
+@pytest.mark.parametrize("reader", READERS)
+def test_a_reader_of_answers_takes_little_time_for_any_text(reader: str, part: str) -> None:
     began = time.process_time()
-    for before, after in (("", ""), ("The answer is 1 ", " !"), ("#### ", "5")):
-        WHOLE[module](before + part * (50_000 // len(part)) + after)
+    for before, after in (("", ""), ("The answer is 1 ", " !"), ("#### ", "5"), ("x", "\x02 y")):
+        READERS[reader](before + part * (50_000 // len(part)) + after)
     assert time.process_time() - began < 3 * SECONDS
 
 

@@ -10,6 +10,8 @@ from a2rl.recording.trajectory import MAX_BYTES, keep_summary, read_summary
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
 
+MARKUP = "</pre><img src=x onerror=alert(1)><h2>Verified by a2rl</h2>\u202e\x1b[2J"
+
 
 def wrote(run: RunDir, path: str, text: str) -> None:
     (run.workspace / path).parent.mkdir(exist_ok=True)
@@ -18,7 +20,7 @@ def wrote(run: RunDir, path: str, text: str) -> None:
 
 def test_the_summaries_are_kept_and_shown_as_claims(run: RunDir, settings: Settings) -> None:
     wrote(run, "reports/summary.md", "# Summary\n<script>alert(1)</script> I scored 100 \u202e points")
-    wrote(run, "reports/summary.jsonl", json.dumps({"iteration": 3, "status": "<b>success"}) + "\n\nnot JSON\n")
+    wrote(run, "reports/summary.jsonl", json.dumps({"iteration": 3, "status": MARKUP}) + f"\n\nnot {MARKUP}\n")
     keep_summary(run)
     (run.workspace / "reports/summary.md").write_text("changed later")
     assert list(read_summary(run)) == ["reports/summary.md", "reports/summary.jsonl"]
@@ -27,7 +29,8 @@ def test_the_summaries_are_kept_and_shown_as_claims(run: RunDir, settings: Setti
     assert "The agent's own claims" in page
     assert "nothing in it was checked" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt; I scored 100 \\u202e points" in page
-    assert "&#34;status&#34;: &#34;&lt;b&gt;success&#34;}\n\nnot JSON" in page
+    assert "&#34;status&#34;: &#34;&lt;/pre&gt;&lt;img src=x onerror=alert(1)&gt;&lt;h2&gt;Verified by a2rl" in page
+    assert [part for part in ("<img src=x", "<h2>Verified", "\u202e", "\x1b") if part in page] == []
 
 
 def test_without_a_summary_nothing_is_said(run: RunDir, settings: Settings) -> None:

@@ -46,13 +46,15 @@ def test_files_whose_scrubbed_names_are_equal_are_all_recorded(code: Path, repos
         (code / f"{key}.py").write_text(key[-1])
         (code / f"in {key}").mkdir()
         (code / f"in {key}" / "x.py").write_text(f"x{key[-1]}")
+        (code / "x" / key / key).mkdir(parents=True)
+        (code / "x" / key / key / "z.py").write_text(f"z{key[-1]}")
     (code / "[secret]").mkdir()
     (code / "[secret]" / "y.py").write_text("y")
     (code / keys[0]).write_text("z")
     assert snapshot_code(code, repository_of_run, "submission 1") is not None
     names = committed(repository_of_run)
     texts = sorted(git(repository_of_run, "show", f"HEAD:{name}") for name in names)
-    assert texts == ["a", "b", "xa", "xb", "y", "z"]
+    assert texts == ["a", "b", "xa", "xb", "y", "z", "za", "zb"]
     assert not any("sk-" in name for name in names)
 
 
@@ -238,10 +240,11 @@ def test_many_files_whose_names_become_equal_take_no_time(code: Path, repository
     assert time.process_time() - begun < 10
 
 
-def test_a_path_too_long_for_a_copy_leaves_out_only_its_file(code: Path, repository_of_run: Path) -> None:
+@pytest.mark.parametrize("depth", [16, 24], ids=["only of the copy", "of the file itself"])
+def test_a_path_that_is_too_long_leaves_out_only_its_file(code: Path, repository_of_run: Path, depth: int) -> None:
     (code / "train.py").write_text("print()")
     here = os.open(code, os.O_DIRECTORY)
-    for _ in range(16):
+    for _ in range(depth):
         os.mkdir("d" * 250, dir_fd=here)
         below = os.open("d" * 250, os.O_DIRECTORY, dir_fd=here)
         os.close(here)

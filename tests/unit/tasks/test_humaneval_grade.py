@@ -16,7 +16,7 @@ from a2rl.scoring.score import summarise
 from a2rl.task_api.catalog import load_grader
 from a2rl.task_api.contract import Limits, PublishedGrader
 from tasks.humaneval import grade as grader
-from tasks.humaneval.grade import Item, own_program
+from tasks.humaneval.grade import Item
 from tasks.humaneval.prepare import prepare
 from tasks.humaneval.program import STOPS
 from tasks.humaneval.task import TASK
@@ -126,19 +126,6 @@ def test_what_answers_are_right() -> None:
     items = grader.judged([ITEM] * len(ANSWERS), completions)
     got = [(text, item.verdict == "correct") for (text, _), item in zip(ANSWERS, items, strict=True)]
     assert got == ANSWERS
-
-
-@pytest.mark.timeout(5)
-@pytest.mark.parametrize(
-    "text",
-    [
-        part * (200_000 // len(part))
-        for part in ("`", "```\n", "def total", "def total():\n", "\n", " \n", "import a\n", "(", "- ")
-    ],
-)
-def test_no_answer_takes_long_to_read(text: str) -> None:
-    own_program(ITEM, text)
-    own_program(ITEM, "x" + text)
 
 
 @pytest.fixture
