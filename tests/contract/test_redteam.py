@@ -1,7 +1,7 @@
 """Tests the attacks of tests/redteam: none succeeds, and those that are tried without a sandbox succeed there.
 
 The quick tests try each attack of an agent on the sandbox once; test_withheld_calls.py has those by system calls. The
-slow tests try all attacks, also those on whole runs and on readers, as each user in each sandbox.
+slow tests try all attacks, also those on whole runs, as each user in each sandbox.
 """
 
 import json
@@ -23,8 +23,6 @@ LEAST = 40
 ON_THE_SANDBOX = [
     attack for attack in find_attacks() if attack.level == "sandbox" and attack.name not in BY_SYSTEM_CALLS
 ]
-ON_READERS = ("bundle_", "folder_")
-"""These attack the commands that read what a stranger sent. test_hostile_bundles.py has more of them."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -57,13 +55,7 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxArena]:
         yield arena
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        pytest.param(each, id=each.name, marks=[pytest.mark.heavy] if each.name.startswith(ON_READERS) else [])
-        for each in ON_THE_SANDBOX
-    ],
-)
+@pytest.mark.parametrize("attack", ON_THE_SANDBOX, ids=[each.name for each in ON_THE_SANDBOX])
 def test_an_attack_on_the_sandbox_is_stopped(arena: SandboxArena, attack: Attack) -> None:
     outcome = arena.play(attack)
     assert not outcome.succeeded, outcome.achieved

@@ -2,25 +2,16 @@
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from a2rl.bundle.archive import pack
-from a2rl.bundle.audit import SOUND
 from a2rl.core.settings import Settings
 from a2rl.run.events import Graded
 from a2rl.run.records import ExecuteRecord
-from tests.bundles import Members, rewritten
 from tests.mock_llm_process import driver_process
-from tests.run_maker import checkout, finished_run
 
 SCENARIO = """
 turns: [{say: Done.}]
@@ -72,83 +63,6 @@ def llm_requests(after: Any, attack: str) -> list[dict[str, Any]]:
 
 def _llm_log(scripts: Path, attack: str) -> Path:
     return scripts / f"served-{attack}.jsonl"
-
-
-TIMEOUT_S = 400
-"""Timeout of a few commands, on a machine that does much else."""
-ENDED = "ended with "
-COMMANDS = f"""
-import sys
-from a2rl.cli import main
-for command in sys.argv[1:]:
-    sys.argv = ["a2rl", *command.split()]
-    try:
-        main()
-    except SystemExit as end:
-        print(f"{ENDED}{{end.code or 0}} {{command}}", flush=True)
-    else:
-        print(f"{ENDED}0 {{command}}", flush=True)
-"""
-DEAR, IS_SOUND = "a thesis\n", "calls it sound"
-
-
-class Reader:
-    """Somebody who is sent a bundle or a run's folder, and reads it with a2rl's commands; has a file that is dear."""
-
-    def __init__(self, folder: Path) -> None:
-        self._sent = finished_run(folder / "theirs", in_full=True, model="tiny")
-        self._honest, self.victim, self._outside = folder / "honest.tar.gz", folder / "dear" / "thesis.txt", folder
-        pack(self._sent.run, self._honest, with_weights=True)
-        self._original = shutil.copytree(self._sent.run.root, folder / "original", symlinks=True)
-        (folder / "mine" / "models").mkdir(parents=True)
-        models = self._sent.settings.root / "models"
-        (models / "small").rename(models / "tiny")
-        shutil.copytree(models / "tiny", folder / "mine" / "models" / "tiny")
-        self._mine = checkout(folder / "mine").root
-        self.victim.parent.mkdir()
-        self.victim.write_text(DEAR)
-        honest = [self.audit(lambda members: None), self.look_at(lambda folder: None)]
-        if not all(each.endswith(IS_SOUND) for each in honest):  # then a hostile one would prove nothing
-            raise RuntimeError(f"the honest run is not called sound: {honest}")
-
-    def audit(self, *edits: Callable[[Members], None]) -> str:
-        """Audits the honest bundle after each of the edits; returns what one of them achieved, or ""."""
-        bundles = [self._outside / f"hostile{number}.tar.gz" for number, _ in enumerate(edits)]
-        made = [rewritten(self._honest, bundle, edit) for bundle, edit in zip(bundles, edits, strict=True)]
-        return self._tell(self._mine, *(f"audit {bundle}" for bundle in made))
-
-    def look_at(self, *edits: Callable[[Path], object]) -> str:
-        """Verifies and reports on the folder of the run after each of the edits; returns what they achieved, or ""."""
-        found, run = list[str](), self._sent.run
-        for edit in edits:
-            shutil.rmtree(run.root)
-            shutil.copytree(self._original, run.root, symlinks=True)
-            edit(run.root)
-            found.append(self._tell(self._sent.settings.root, f"verify {run.id}", f"report {run.id}"))
-        return "; ".join(filter(None, found))
-
-    def _tell(self, root: Path, *commands: str) -> str:
-        """Runs commands in one process; returns what went wrong."""
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", COMMANDS, *commands], env={**os.environ, "A2RL_ROOT": str(root)},
-                capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return f"{commands} took longer than {TIMEOUT_S} s"
-        if [path.read_text() for path in self.victim.parent.iterdir()] != [DEAR]:
-            return f"{commands} changed a file of the reader's, or wrote one"
-        ends = [line.removeprefix(ENDED).split(" ", 1) for line in done.stdout.splitlines() if line.startswith(ENDED)]
-        if len(ends) != len(commands) or "Traceback" in done.stderr:
-            return f"{commands} failed: {done.stderr[-300:]}"
-        sound = [command for code, command in ends if code == str(SOUND) and not command.startswith("report ")]
-        return f"{', '.join(sound)} {IS_SOUND}" if sound else ""
-
-
-@lru_cache(maxsize=1)
-def reader() -> Reader:
-    """Returns the reader, who is the same for all attacks of a session."""
-    return Reader(Path(tempfile.mkdtemp()))
 
 
 def slow(seconds: float, *work: Callable[[], object]) -> str:

@@ -107,6 +107,11 @@ def _with(name: str, content: bytes | Callable[[Reader], bytes], **more: bytes) 
     return lambda reader: with_files({name: content(reader) if callable(content) else content})
 
 
+def _longer_than_it_says(members: Members) -> None:
+    place = next(place for place, (entry, _) in enumerate(members) if entry.name == "run/logs/agent.log")
+    members[place] = members[place][0], bytes(1 << 24)
+
+
 def _record_of_setup(**changes: Any) -> Callable[[Reader], Callable[[Members], None]]:
     def edit(members: Members) -> None:
         [text] = [content for entry, content in members if entry.name == "run/records/setup.json"]
@@ -146,6 +151,7 @@ HOSTILE: dict[str, Callable[[Reader], Callable[[Members], None]]] = {
     "a pipe": _member(tarfile.FIFOTYPE),
     "a device": _member(tarfile.CHRTYPE),
     "a file as large as the disk": _index(files={"run/ledger.jsonl": {**EMPTY, "bytes": 1 << 58}}),
+    "a file that is longer than it says": lambda reader: _longer_than_it_says,
     "too many files": _index(files={f"run/logs/{number}": EMPTY for number in range(MAX_FILES + 1)}),
     "a name that is too long": _with(f"run/logs/{'x' * 300}", b""),
     "a folder with a file's name": lambda reader: with_files({"run/logs/a": b"", "run/logs/a/b": b""}),
@@ -166,6 +172,9 @@ HOSTILE: dict[str, Callable[[Reader], Callable[[Members], None]]] = {
     "other hidden data by their path": _record_of_setup(hidden="/etc"),
     "a grade that was left out": lambda reader: with_files(
         {"run/grades/baseline.json": None}, **{"grades__baseline.json": "too large"}
+    ),
+    "a manifest that was left out": lambda reader: with_files(
+        {"run/manifest.json": None}, **{"manifest.json": "too large"}
     ),
 }  # fmt: skip
 
@@ -210,8 +219,15 @@ def test_the_honest_bundle_is_sound_in_the_sandbox(reader: Reader) -> None:
     assert found.exit_code == SOUND
 
 
-def test_the_command_refuses_a_bundle_that_would_delete_a_file(reader: Reader) -> None:
-    rewritten(reader.honest, reader.folder / "hostile.tar.gz", HOSTILE["a journal that deletes a file"](reader))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a journal that deletes a file", "which no run has"),
+        ("a file that is longer than it says", "its list does not have like that"),
+    ],
+)
+def test_the_command_refuses_a_hostile_bundle(reader: Reader, name: str, says: str) -> None:
+    rewritten(reader.honest, reader.folder / "hostile.tar.gz", HOSTILE[name](reader))
     done = subprocess.run(
         [sys.executable, "-c", "from a2rl.cli import main; main()", "audit", str(reader.folder / "hostile.tar.gz")],
         env={**os.environ, "A2RL_ROOT": str(reader.settings.root)},
@@ -220,7 +236,8 @@ def test_the_command_refuses_a_bundle_that_would_delete_a_file(reader: Reader) -
         check=False,
     )
     assert done.returncode == NOT_DONE
-    assert "which no run has" in done.stderr + done.stdout
+    assert says in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
 
 
 CONFINED = """

@@ -14,6 +14,7 @@ from tests.forgeries import (
     cut_off,
     deleted_submission,
     edited_log,
+    edited_result,
     invented_gain,
     invented_interval,
     invented_measure,
@@ -68,7 +69,7 @@ def test_no_forgery_without_the_key_passes_the_signatures(original: Original, fo
     assert look(original, forgery, "consistent", tmp_path).signature
 
 
-@pytest.mark.parametrize("forgery", [result_without_score, other_time], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("forgery", [edited_result, result_without_score, other_time], ids=lambda each: each.__name__)
 def test_a_record_has_nothing_that_the_ledger_does_not(original: Original, forgery: Forgery, tmp_path: Path) -> None:
     assert look(original, forgery, "consistent", tmp_path).verify == ("the records follow from the ledger",)
 

@@ -35,6 +35,7 @@ from a2rl.run.owner import trust
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.bundles import HANGS, MORE_ROWS, VIEW, database, journal_that_deletes
 from tests.run_maker import Finished, finished_run
+from tests.small_model import edit_json
 
 
 class Sent(Finished):
@@ -126,6 +127,7 @@ def _is_a_circle(sent: Sent) -> None:
 def _has_settings_for_git(sent: Sent) -> None:
     git, mark = sent.run.code / ".git", sent.victim.with_name("was-here")
     with (git / "config").open("a") as file:
+        file.write(f"[core]\n\tfsmonitor = touch {mark}\n\tsshCommand = touch {mark}\n")
         file.write(
             f'[extensions]\n\tpartialClone = o\n[remote "o"]\n\turl = ext::sh -c "touch {mark}"\n\tpromisor = true\n'
         )
@@ -163,6 +165,15 @@ def _is_no_text(name: str, without: str = "") -> Callable[[Sent], object]:
     return edit
 
 
+def _is_worse(name: str, key: str) -> Callable[[Sent], object]:
+    def edit(sent: Sent) -> None:
+        found = json.loads((sent.run.root / name).read_text())
+        assert found[key]["score"] > 0
+        edit_json(sent.run.root / name, **{key: found[key] | {"score": 0.0}})
+
+    return edit
+
+
 def _is_huge(sent: Sent) -> None:
     with sent.run.record_path("grade").open("wb") as file:
         file.truncate(1 << 40)
@@ -194,6 +205,8 @@ HOSTILE: dict[str, Callable[[Sent], object]] = {
     "a result without end": lambda sent: sent.run.record_path("grade").write_text(
         re.sub(r'"improvement": [-\d.]+', '"improvement": Infinity', sent.run.record_path("grade").read_text())
     ),
+    "a worse base model in its record": _is_worse("records/baseline.json", "private"),
+    "a worse base model in its grade": _is_worse("grades/baseline.json", "score"),
     "a note that is a link": _is_link(f"logs/{MLFLOW_NOTE.file}"),
     "a note that is a pipe": _is_pipe(f"logs/{MLFLOW_NOTE.file}"),
     "a note that is no text": _is_no_text(f"logs/{MLFLOW_NOTE.file}"),
