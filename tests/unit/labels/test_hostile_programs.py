@@ -11,6 +11,8 @@ SAMPLE = (
     *("elif, 900", "sum, 900", "integers, 900", "doubling, 400", "calls of calls, 400", "itself", "scripts"),
     *("transcript, deep arguments", "transcript, page", "trace, types"),
 )
+WITHOUT_PAGE = ("transcript, empty lists",)
+"""Reading it takes more memory than the page's process has. a2rl itself writes no such transcript."""
 
 
 def assert_harmless(cases: list[Hostile], folder: Path) -> None:
@@ -19,7 +21,7 @@ def assert_harmless(cases: list[Hostile], folder: Path) -> None:
     for number, each in enumerate(cases, start=1):
         shown = show(each, settings, number)
         assert shown.is_same, each.name
-        assert shown.has_page, each.name
+        assert shown.has_page or each.name in WITHOUT_PAGE, each.name
         assert shown.seconds < MAX_SECONDS, each.name
         assert memory_bytes() <= most, each.name
 
