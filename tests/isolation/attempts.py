@@ -82,7 +82,7 @@ def reader(name: str) -> None:
     breakout(attempt)
 
 
-for place in ("hidden", "ledger", "records", "other_run", "home", "project"):
+for place in ("hidden", "ledger", "records", "other_run", "home", "project", "shared_memory"):
     reader(place)
 
 
@@ -176,6 +176,11 @@ for place in ("environ", "cwd/eval.jsonl", "fd/0"):
 @breakout
 def read_graders_root(facts: Any) -> None:
     must(b"secret" in Path(f"/proc/{facts.grader}/root{facts.hidden}").read_bytes())
+
+
+@breakout
+def read_the_parents_root(facts: Any) -> None:
+    must("secret" in Path(f"/proc/{os.getppid()}/root{facts.hidden}").read_text())
 
 
 @breakout
@@ -381,32 +386,6 @@ def connect_to_a_local_socket_upwards(facts: Any) -> None:
 @breakout
 def connect_to_an_abstract_socket(facts: Any) -> None:
     reach(socket.AF_UNIX, "\0" + facts.abstract_socket)
-
-
-@breakout
-def send_to_a_local_socket(facts: Any) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.sendto(b"x", facts.datagram_socket)
-
-
-@breakout
-def send_to_a_local_socket_from_a_pair(facts: Any) -> None:
-    one, other = socket.socketpair(type=socket.SOCK_DGRAM)
-    with one, other:
-        one.sendmsg([b"x"], [], 0, facts.datagram_socket)
-
-
-@breakout
-def send_to_an_abstract_socket(facts: Any) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.sendto(b"x", "\0" + facts.abstract_datagram_socket)
-
-
-@breakout
-def connect_a_datagram_socket_to_a_local_socket(facts: Any) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.connect(facts.datagram_socket)
-        client.send(b"x")
 
 
 # Changing files of others.
