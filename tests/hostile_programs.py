@@ -1,22 +1,15 @@
-"""Programs and transcripts that are meant to break whatever reads them: deep, wide, large, or in odd encodings.
-
-python -m tests.hostile_programs     # all of them through labels, activities and report, with time and memory
-"""
+"""Programs and transcripts that are meant to break whatever reads them: deep, wide, large, or in odd encodings."""
 
 import json
 import resource
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
 from stages.report import report
-from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 
 MAX_SECONDS, MAX_BYTES = 60.0, 1 << 30
@@ -183,8 +176,6 @@ class Shown(NamedTuple):
     seconds: float
     is_same: bool
     """Whether its result is what it was."""
-    route: str
-    problem: str
     has_page: bool
 
 
@@ -211,34 +202,12 @@ def show(each: Hostile, settings: Settings, number: int) -> Shown:
     run = left_by(each, settings, number)
     before, began = run.record_path("grade").read_bytes(), time.monotonic()
     report(run, settings)
-    seconds, labels = time.monotonic() - began, labels_of(run)
-    assert labels is not None
-    is_same = run.record_path("grade").read_bytes() == before
-    route = ">".join(label.route for label in labels.chain)
-    return Shown(seconds, is_same, route, labels.reason, run.report.is_file())
+    seconds = time.monotonic() - began
+    assert labels_of(run)
+    return Shown(seconds, run.record_path("grade").read_bytes() == before, run.report.is_file())
 
 
 def memory_bytes() -> int:
     """Returns the most memory that this process or one of its children has used so far."""
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024
-
-
-def main() -> None:
-    """Prints a line for each, and what was the most."""
-    with tempfile.TemporaryDirectory() as folder:
-        settings, found = checkout(Path(folder)), list[Shown]()
-        for number, each in enumerate(hostile(), start=1):
-            found.append(shown := show(each, settings, number))
-            sys.stdout.write(f"{each.name}: {shown} {memory_bytes() >> 20} MiB\n")
-            sys.stdout.flush()
-    same, pages = sum(each.is_same for each in found), sum(each.has_page for each in found)
-    labelled = sum(not each.problem for each in found)
-    sys.stdout.write(
-        f"{len(found)} runs: {same} results as before, {pages} pages, {labelled} labelled, "
-        f"the longest stage {max(each.seconds for each in found):.1f} s, at most {memory_bytes() >> 20} MiB\n"
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""Finds every regular expression of the project in the syntax trees of its modules, and strings that are bad for it.
-
-python -m tests.patterns        # how many patterns, and the slowest
-"""
+"""Finds every regular expression of the project in the syntax trees of its modules, and strings that are bad for it."""
 
 import ast
 import importlib
@@ -33,7 +30,6 @@ FAST_S = 0.003
 """A pattern that takes less of SIZE characters is not measured further: a quadratic one takes longer."""
 LIMIT_S = 0.5
 MEASURED_S = 0.1
-SHOWN = 10
 LONGER = 16
 GROWTH = 64.0
 """LONGER times the characters may take so many times as long: linear patterns take 16 times, quadratic ones 256."""
@@ -367,16 +363,3 @@ def _seconds(pattern: Pattern, method: str, text: str) -> float:
 
 def _stop(*_: object) -> None:
     raise TimeoutError
-
-
-def main() -> None:
-    """Prints the number of patterns, and the slowest of those that must be linear."""
-    linear = (each for each in tried() if each.place.partition(":")[0] not in LIMITED)
-    found = sorted(map(slowest, linear), key=lambda each: -each.seconds)
-    print(f"{len(found)} patterns, on bad strings of {SIZE:,} characters; the slowest:")  # noqa: T201
-    for each in found[:SHOWN]:
-        print(each)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
-"""The sandbox and the command line."""
+"""The sandbox and the tracer."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from a2rl.core.processes import OPENMP_SPIN_COUNT
@@ -81,15 +81,3 @@ def tracer(_: Settings, folder: Path) -> list[Row]:
         Row("tracer: steps of training a second, with / without", figures),
         Row("tracer: starting Python, with - without", f"{1000 * (start_s - plain_start_s):.1f} ms"),
     ]
-
-
-def command_line(settings: Settings, folder: Path) -> list[Row]:
-    """Compares `a2rl --help` with starting Python."""
-
-    def run(*arguments: str) -> Callable[[], object]:
-        command = [sys.executable, *arguments]
-        return lambda: subprocess.run(command, capture_output=True, check=True)
-
-    bare_s = min(seconds(run("-c", "pass")) for _ in range(5))
-    help_s = min(seconds(run("-m", "a2rl", "--help")) for _ in range(5))
-    return [Row("a2rl --help / starting Python", f"{help_s / bare_s:.1f}x ({help_s:.2f} s)")]

@@ -1,7 +1,7 @@
-"""What is recorded and analysed: ledger, digests, the agent's code, provenance, the report over many runs."""
+"""What is recorded and analysed: the agent's code, provenance, the report over many runs."""
 
 import os
-import shutil
+import resource
 import subprocess
 import time
 from functools import partial
@@ -13,41 +13,19 @@ from safetensors.numpy import save_file
 from a2rl.agent_systems.definition import Agent
 from a2rl.contamination.text_search import TextSearch
 from a2rl.core.settings import Settings
-from a2rl.models.base_model import resolve_model
-from a2rl.models.checkpoint import weights_digest
 from a2rl.provenance.check import compare
 from a2rl.recording.recorder import Recorder
+from a2rl.results.suite.files import runs_of, write_suite_report
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted
-from a2rl.run.ledger import Ledger
-from tests.bench.measured import Row, processor_seconds, seconds
+from tests.bench.measured import Row, processor_seconds
+from tests.run_maker import checkout
+from tests.simulated_runs import STACKS, TASKS, simulate_run, simulate_suite
 from tests.stories import stories
-from tests.suite_scale import measure as measure_suite
 
 PROVENANCE_MATRICES = 60
 ROUNDS = 4
 RECORDED_S = 60
 SUITE_RUNS, SUITE_SUBMISSIONS = 2_000, 40
-
-
-def ledger(settings: Settings, folder: Path) -> list[Row]:
-    """Compares a durable, chained append with a plain durable write of the same size."""
-    book, count = Ledger(folder / "ledger.db"), 100
-    chained_s = seconds(lambda: [book.append(AgentStarted(attempt=1, elapsed_s=0.0)) for _ in range(count)])
-    verify_s = seconds(book.verify)
-    return [
-        Row("ledger: appends per second, each on disk before it returns", f"{count / chained_s:.0f}"),
-        Row("ledger: appending / verifying the chain", f"{chained_s / verify_s:.0f}x"),
-    ]
-
-
-def digest(settings: Settings, folder: Path) -> list[Row]:
-    """Compares computing the weights digest with reading the file."""
-    model = folder / "model"
-    shutil.copytree(resolve_model("tiny", settings), model)
-    read_s = min(seconds((model / "model.safetensors").read_bytes) for _ in range(5))
-    digest_s = min(seconds(lambda: weights_digest(model)) for _ in range(5))
-    return [Row("weights digest / reading the file", f"{digest_s / read_s:.1f}x")]
 
 
 def recorder(settings: Settings, folder: Path) -> list[Row]:
@@ -120,11 +98,25 @@ def text_search(settings: Settings, folder: Path) -> list[Row]:
 
 def suite_report(settings: Settings, folder: Path) -> list[Row]:
     """Measures the report over many runs, and what one more run adds."""
-    found = measure_suite(SUITE_RUNS, SUITE_SUBMISSIONS)
+    simulated = checkout(folder)
+    simulate_suite(simulated, SUITE_RUNS, SUITE_SUBMISSIONS)
+    all_s, all_cpu_s = _report_s(simulated)
+    agent, driver = STACKS[0]
+    simulate_run(
+        simulated, SUITE_RUNS, submissions=SUITE_SUBMISSIONS, task=TASKS[0], agent=agent, driver=driver, seed=SUITE_RUNS
+    )
+    more_s, more_cpu_s = _report_s(simulated)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [
         Row(
             f"report over {SUITE_RUNS:,} runs of {SUITE_SUBMISSIONS} submissions; again after one more run",
-            f"{found.first.wall_s:.0f} s, {found.one_more.wall_s:.1f} s ({found.first.cpu_s:.0f} s, "
-            f"{found.one_more.cpu_s:.1f} s of CPU time), {found.peak_mib:.0f} MiB",
+            f"{all_s:.0f} s, {more_s:.1f} s ({all_cpu_s:.0f} s, {more_cpu_s:.1f} s of CPU time), {peak_mib:.0f} MiB",
         )
     ]
+
+
+def _report_s(settings: Settings) -> tuple[float, float]:
+    """Writes the report; returns how long that took, and the CPU seconds of this process."""
+    started, cpu_s = time.perf_counter(), time.process_time()
+    write_suite_report("scale", runs_of(["tests"], settings), settings)
+    return time.perf_counter() - started, time.process_time() - cpu_s

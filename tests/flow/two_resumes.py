@@ -1,22 +1,13 @@
-"""Two processes resume one run at the same time, again and again: one must win, the other must refuse.
+"""Two processes resume one run at the same time, again and again: one must win, the other must refuse."""
 
-python -m tests.flow.two_resumes --rounds 50     # half of them in one checkout, half in two with one store
-
-The run is a real one that was killed; at the end it is resumed and verified.
-"""
-
-import argparse
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
 
 from tests.flow.checkout import Checkout
-from tests.flow.machines import Machines, kill_machine, start_and_kill, wait_for
+from tests.flow.machines import Machines, kill_machine, wait_for
 
 REFUSED = 2
 """The exit status of a command that was refused."""
@@ -111,27 +102,15 @@ def race(machines: Machines, run_id: str, rounds: int) -> list[float]:
     return took_s
 
 
-class Refusal(NamedTuple):
-    """How the command that did not get the run ended."""
-
-    after_claim_s: float
-    """From the moment when the other command took the claim."""
-    command_s: float
-    """How long the command ran."""
-
-
-def race_of_commands(machines: Machines, run_id: str, on_one_host: bool) -> Refusal:
+def race_of_commands(machines: Machines, run_id: str, on_one_host: bool) -> None:
     """Starts two `a2rl resume` at the same time, waits until one was refused, and kills the other one."""
     places = (machines.one, machines.one if on_one_host else machines.two)
-    before, began, taken_at = machines.row(run_id), time.monotonic(), 0.0
+    before, began = machines.row(run_id), time.monotonic()
     commands = [place.start("resume", run_id) for place in places]
     try:
         while all(command.poll() is None for command in commands):
-            if not taken_at and machines.row(run_id).epoch > before.epoch:
-                taken_at = time.monotonic()
             assert time.monotonic() - began < 240
             time.sleep(0.02)
-        ended_at = time.monotonic()
         [loser] = [command for command in commands if command.poll() is not None]
         said = loser.communicate()[1]
         assert loser.returncode == REFUSED, said
@@ -143,29 +122,3 @@ def race_of_commands(machines: Machines, run_id: str, on_one_host: bool) -> Refu
             kill_machine(place)
         for command in commands:
             command.wait()
-    return Refusal(max(0.0, ended_at - (taken_at or ended_at)), ended_at - began)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--commands", type=int, default=2, help="rounds with whole `a2rl resume` commands")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        machines = Machines.make(Path(folder), {"A2RL_STORE": f"file://{folder}/store"})
-        run = start_and_kill(machines, 1, "60m")
-        took_s = race(machines, run.id, arguments.rounds)
-        sys.stdout.write(f"{arguments.rounds} rounds: one winner in each; refused within {max(took_s):.2f} s\n")
-        for number in range(arguments.commands):
-            found = race_of_commands(machines, run.id, number % 2 == 0)
-            sys.stdout.write(
-                f"two commands: refused {found.after_claim_s:.1f} s after the claim was taken, {found.command_s:.1f} s "
-                "after the start\n"
-            )
-        done = machines.one.run("resume", run.id)
-        assert done.returncode == 0, done.stderr
-        sys.stdout.write(f"verify: {machines.one.problems(run.id) or 'sound'}\n")
-
-
-if __name__ == "__main__":
-    main()
