@@ -8,7 +8,6 @@ of its body, and the number of requests in progress at that time.
 
 import json
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -18,13 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from socket import create_server
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from a2rl.core.serving import serve_for_parent
 from a2rl.judge.params import JudgeParams
+from tests.http_server import served_by
 
 JUDGE: dict[str, Any] = {
     "annotator": "weighted_alpaca_eval_gpt4_turbo",
@@ -129,24 +128,9 @@ class FakeJudge:
 @contextmanager
 def fake_judge(folder: Path, port: int = 0) -> Iterator[FakeJudge]:
     """Runs a fake judge on a port within the context. Another judge can use the same port and log later."""
-    import httpx
-
     log = folder / "asked.log"
-    with create_server(("127.0.0.1", port)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fake_judge", str(listener.fileno()), str(log)],
-            stdin=subprocess.PIPE,
-            pass_fds=(listener.fileno(),),
-            cwd=Path(__file__).resolve().parent.parent,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)},
-        )
-    try:
-        httpx.get(f"{url}/health", timeout=60).raise_for_status()
+    with served_by("tests.fake_judge", str(log), port=port) as (url, process):
         yield FakeJudge(url, log, process)
-    finally:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ with fake_engine("slow") as engine:
 """
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.http_server import Quiet, serving
 
 SLOW_S = 1.5
 
@@ -82,23 +83,13 @@ def _reply(results: list[tuple[str, str, str]]) -> dict[str, Any]:
 
 @contextmanager
 def fake_engine(mood: str = "kind", found: Found = one_page) -> Iterator[FakeEngine]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Handler(Quiet):
+        def respond(self) -> None:
             try:
                 engine.answer(self)
             except (ConnectionError, ValueError):
                 return  # the client has disconnected
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    engine = FakeEngine(f"http://127.0.0.1:{server.server_port}", mood, found)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with serving(Handler) as url:
+        engine = FakeEngine(url, mood, found)
         yield engine
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -1,17 +1,14 @@
 """The scripted LLM in a separate process: `python -m tests.mock_llm_process DESCRIPTOR SCENARIO LOG`."""
 
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from a2rl.core.serving import serve_for_parent
-from a2rl.mock_llm.app import HOST, Served, create_app
+from a2rl.mock_llm.app import Served, create_app
 from a2rl.mock_llm.scenario import load_scenario
+from tests.http_server import served_by
 
 
 @contextmanager
@@ -22,20 +19,8 @@ def driver_process(scenario: str, log: Path) -> Iterator[str]:
         Its address, such as `http://127.0.0.1:40123`.
     """
     load_scenario(scenario)  # an error in it is easier to read here
-    with socket.create_server((HOST, 0)) as listener:
-        url = f"http://{HOST}:{listener.getsockname()[1]}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mock_llm_process", str(listener.fileno()), scenario, str(log)],
-            stdin=subprocess.PIPE,
-            pass_fds=(listener.fileno(),),
-            cwd=Path(__file__).resolve().parents[1],  # so that `tests` can be imported
-        )
-    try:
-        httpx.get(f"{url}/health", timeout=60, trust_env=False).raise_for_status()
+    with served_by("tests.mock_llm_process", scenario, str(log)) as (url, _):
         yield url
-    finally:
-        process.kill()
-        process.wait()
 
 
 def read_log(path: Path) -> list[Served]:

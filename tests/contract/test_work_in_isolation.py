@@ -2,9 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -17,6 +15,7 @@ from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.process import AgentProcess
 from a2rl.sandbox.selection import select_sandbox
+from tests.http_server import Quiet, serving
 from tests.small_gguf import write_wheel
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
@@ -74,22 +73,15 @@ except Exception as error:
 """
 
 
-class Grader(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, *_: object) -> None:
-        """Suppresses the log."""
+class Grader(Quiet):
+    def respond(self) -> None:
+        self.say(b"{}")
 
 
 @pytest.fixture
 def grader() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Grader) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    with serving(Grader) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @pytest.fixture

@@ -5,37 +5,26 @@ The relay puts the key only where providers read keys, and takes it out of every
 
 import json
 import os
-import threading
 
 LEVEL = "run"
 KEY = "pk-Qw1Er2Ty3Ui4Op5As6Df7Gh8Jk9Lz0"
 
 
 def prepare(stack, folder):
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from tests.http_server import Quiet, serving
 
-    class Provider(BaseHTTPRequestHandler):
-        def do_POST(self):
-            sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
+    class Provider(Quiet):
+        def respond(self):
+            sent = self.read().decode()
             named = {name.lower(): value for name, value in self.headers.items()}
             with (folder.parent / "heard.jsonl").open("a") as file:
                 file.write(json.dumps([self.path, named, sent]) + "\n")
             body = json.dumps({"said": sent, "path": self.path, "headers": named, "backwards": KEY[::-1]}).encode()
-            self.send_response(200)
-            self.send_header("X-Request", KEY)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.say(body, **{"X-Request": KEY})
 
-        def log_message(self, *_):
-            return
-
-    server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Provider))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    stack.callback(server.shutdown)
     agent = {"driver": "d", "base_url": "http://127.0.0.1:9", "env": {"WHERE": "{base_url}"}}
     agent |= {"forward_env": ["LLM_KEY"], "needs_one_of": ["LLM_KEY"]}
-    url = f"http://127.0.0.1:{server.server_address[1]}"
+    url = stack.enter_context(serving(Provider))
     return {"agent": agent, "environ": {"LLM_KEY": KEY}, "spec": {"base_url": url}}
 
 

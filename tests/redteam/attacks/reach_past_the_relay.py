@@ -20,28 +20,16 @@ SMUGGLED = b"0\r\n\r\nGET /v1/files HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def prepare(stack, folder):
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from tests.http_server import Quiet, serving
 
-    class Provider(BaseHTTPRequestHandler):
-        def answer(self):
+    class Provider(Quiet):
+        def respond(self):
             with (folder.parent / "asked.jsonl").open("a") as file:
                 file.write(json.dumps([self.command, self.path]) + "\n")
             body = json.dumps({"error": f"no such key: {self.headers.get('x-api-key')}"}).encode()
-            self.send_response(401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.say(body, status=401)
 
-        do_GET = do_POST = do_PUT = do_DELETE = answer
-
-        def log_message(self, *_):
-            return
-
-    server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Provider))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    stack.callback(server.shutdown)
-    url = f"http://127.0.0.1:{server.server_address[1]}"
+    url = stack.enter_context(serving(Provider))
     names = ["LLM_KEY"]
     agent = {"driver": "d", "base_url": "http://127.0.0.1:9", "env": {"WHERE": "{base_url}"}}
     agent |= {"forward_env": names, "needs_one_of": names}

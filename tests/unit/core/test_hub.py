@@ -1,8 +1,6 @@
 """Tests downloads: the complete pinned file, or one clear error and no leftover files."""
 
 import hashlib
-import http.server
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,26 +14,22 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.hub import DataSource, download, hub_errors
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import resolve_model
+from tests.http_server import Quiet, serving
 
 CONTENT = b"the data" * 50_000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
-class Release(http.server.BaseHTTPRequestHandler):
+class Release(Quiet):
     """A server with several faults to choose from."""
 
     mood = "well"
     asked = 0
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         type(self).asked += 1
-        self.send_response(500 if self.mood == "broken" else 200)
-        self.send_header("Content-Length", str(len(CONTENT)))
-        self.end_headers()
-        self.wfile.write(CONTENT[:1000] if self.mood == "cut" else CONTENT[::-1] if self.mood == "other" else CONTENT)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        content = {"cut": CONTENT[:1000], "other": CONTENT[::-1]}.get(self.mood, CONTENT)
+        self.say(content, status=500 if self.mood == "broken" else 200, **{"Content-Length": str(len(CONTENT))})
 
 
 @pytest.fixture
@@ -43,18 +37,15 @@ def release(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[typ
     """A release on a local server; downloads go into a checkout of the test."""
     monkeypatch.setattr(Release, "mood", "well")
     monkeypatch.setattr(Release, "asked", 0)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Release)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     stream = httpx.stream
 
     def here(method: str, url: str, **options: Any) -> Any:
-        return stream(method, url.replace("https://github.com", f"http://127.0.0.1:{server.server_port}"), **options)
+        return stream(method, url.replace("https://github.com", address), **options)
 
     monkeypatch.setattr(httpx, "stream", here)
     monkeypatch.setattr(Settings, "load", classmethod(lambda cls: settings))
-    yield Release
-    server.shutdown()
-    server.server_close()
+    with serving(Release) as address:
+        yield Release
 
 
 def source(**changes: Any) -> DataSource:

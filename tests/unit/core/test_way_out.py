@@ -1,8 +1,7 @@
 """How this machine reaches others: its proxy and its certificates."""
 
-import threading
 from collections.abc import Iterator
-from http.server import HTTPServer, SimpleHTTPRequestHandler
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import WAY_OUT, Settings
 from a2rl.core.urls import require_certificates
+from tests.http_server import serving
 
 DEAD = "http://127.0.0.1:9"
 
@@ -26,10 +26,8 @@ def a_clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+    with serving(SimpleHTTPRequestHandler) as url:
+        yield url
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])

@@ -4,9 +4,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sandbox.selection import select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
+from tests.http_server import Quiet, serving
 from tests.run_maker import spec
 from tests.signing_key import make_key
 
@@ -146,41 +146,21 @@ def test_a_dry_run_makes_only_the_checks_that_are_free(
     assert examine_runs([ready()], settings, lambda check: check.is_free) == []
 
 
-class _Endpoint(BaseHTTPRequestHandler):
-    """Answers every request with the server's status."""
+class _Endpoint(Quiet):
+    """Answers every request with one status."""
 
-    def do_POST(self) -> None:
-        self._answer()
+    status: int
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length") or 0))
-        self.send_response(self.server.status)  # type: ignore[attr-defined]
-        self.end_headers()
-        self.wfile.write(b'{"choices": [{"message": {"content": "yes"}}], "results": []}')
-
-    def log_message(self, *_: Any) -> None:
-        return
+    def respond(self) -> None:
+        self.read()
+        self.say(b'{"choices": [{"message": {"content": "yes"}}], "results": []}', status=self.status)
 
 
 @pytest.fixture
 def endpoint() -> Iterator[Callable[[int], str]]:
     """Returns a function that starts a server which answers with one status, and returns its URL."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def serve(status: int) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _Endpoint)
-        server.status = status  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as stack:
+        yield lambda status: stack.enter_context(serving(type("Endpoint", (_Endpoint,), {"status": status})))
 
 
 @pytest.mark.parametrize(("status", "says"), [(200, None), (401, "401"), (404, "404")])

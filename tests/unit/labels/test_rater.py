@@ -1,9 +1,7 @@
 """Tests the second rater with an endpoint on this machine, and Cohen's kappa on a published example."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from a2rl.judge.params import JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
 from a2rl.labels.rater import cohens_kappa, rate, routes_in
 from a2rl.recording.code_history import snapshot_code
+from tests.http_server import Quiet, serving
 from tests.run_maker import checkout, make_run
 from tests.small_model import build_base_model
 
@@ -23,36 +22,21 @@ def body(text: str) -> dict[str, Any]:
     return {"choices": [{"message": {"role": "assistant", "content": text}}], "usage": usage}
 
 
-class Endpoint(BaseHTTPRequestHandler):
+class Endpoint(Quiet):
     """Answers every question with DPO, and keeps the questions."""
 
     questions: list[dict[str, Any]]
 
-    def do_POST(self) -> None:
-        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).questions.append(question)
-        text = json.dumps(body('Here it is: {"route": ["SFT", "DPO"]}')).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in http.server
-        return
+    def respond(self) -> None:
+        type(self).questions.append(json.loads(self.read()))
+        self.say(json.dumps(body('Here it is: {"route": ["SFT", "DPO"]}')).encode())
 
 
 @pytest.fixture
 def judge() -> Iterator[JudgeParams]:
     Endpoint.questions = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield JudgeParams(
-        base_url=f"http://127.0.0.1:{server.server_address[1]}",
-        api_key_env=None,
-        model="some-model",
-        dollars_per_million_prompt_tokens=1000.0,
-    )
-    server.shutdown()
+    with serving(Endpoint) as url:
+        yield JudgeParams(base_url=url, api_key_env=None, model="some-model", dollars_per_million_prompt_tokens=1000.0)
 
 
 def test_an_llm_reads_the_code_and_what_it_costs_is_limited(tmp_path: Path, judge: JudgeParams) -> None:

