@@ -118,6 +118,15 @@ def grade_result(items: Sequence[ItemResult], seconds: float) -> GradeResult:
     return GradeResult(score=summarise(items, seconds), items=tuple(items))
 
 
+def grade_job_in(folder: Path, **changes: Any) -> GradeJob:
+    """Returns a job whose hidden data, model, result and log are in a folder, unless others are given."""
+    values: dict[str, Any] = {
+        "root": REPOSITORY, "task": "gsm8k", "variant": "mini", "hidden": folder, "model": folder, "split": "all",
+        "split_seed": 0, "options": {}, "result": folder / "graded.json", "log": folder / "log",
+    }  # fmt: skip
+    return GradeJob(**values | changes)
+
+
 def make_run(
     settings: Settings, base_model: Path, items: int = 8, started: bool = True, movable: bool = False, **changes: Any
 ) -> RunDir:

@@ -21,9 +21,7 @@ from a2rl.run.events import (
     AgentStarted,
     BaselineKnown,
     Event,
-    Graded,
     PrivateGraded,
-    SubmissionAccepted,
     SubmissionReceived,
 )
 from a2rl.run.gpu_share import FILE as GPUS
@@ -33,7 +31,7 @@ from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult, TaskScore, summarise
 from tests.run_maker import spec
-from tests.written_ledger import BEGAN_AT, write_ledger
+from tests.written_ledger import BEGAN_AT, accepted, graded, write_ledger
 
 ITEMS = 60
 BASE_SHARE = 0.1
@@ -130,13 +128,9 @@ def _events(
     yield AgentStarted(attempt=1, elapsed_s=0)
     for each in tried:
         yield SubmissionReceived(receipt=each.number, elapsed_s=each.elapsed_s, model_path="output")
-        yield SubmissionAccepted(
-            submission_id=each.number, elapsed_s=each.elapsed_s, model_path="output", weights_digest=each.digest,
-            code_revision=revisions[each.number - 1] if revisions else None, receipt=each.number,
-        )  # fmt: skip
-        yield Graded(
-            weights_digest=each.digest, elapsed_s=each.elapsed_s, result=each.score, improvement=0.0, items_digest="d"
-        )
+        revision = revisions[each.number - 1] if revisions else None
+        yield accepted(each.number, each.elapsed_s, each.digest, model_path="output", code_revision=revision)
+        yield graded(each.digest, each.elapsed_s, each.score, improvement=0.0, items_digest="d")
     yield AgentEnded(attempt=1, elapsed_s=run.spec.budget_s, reason="deadline", exit_code=None)
     if best is not None and run.spec.protocol == "strict":
         digest = file_digest(run.items(best.digest, run.spec.final_split))

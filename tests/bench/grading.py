@@ -17,6 +17,7 @@ from a2rl.task_api.contract import Variant
 from a2rl.task_api.data import ensure_data
 from tasks.humaneval.grade import own_program, published_items
 from tests.bench.measured import Row, mirror_of, seconds
+from tests.run_maker import grade_job_in
 
 ITEMS = 200
 ANSWERS = 8
@@ -84,10 +85,9 @@ def code_answers(settings: Settings, folder: Path) -> list[Row]:
 
 def _job(settings: Settings, folder: Path, name: str, exact: bool = False) -> GradeJob:
     data = ensure_data("gsm8k", "mini", None, settings)
-    return GradeJob(
-        root=settings.root, task="gsm8k", variant="mini", hidden=data / "hidden", model=resolve_model("tiny", settings),
-        split="all", split_seed=0, limit=ITEMS, exact=exact, options={},
-        result=folder / f"{name}.json", log=folder / "log",
+    return grade_job_in(
+        folder, root=settings.root, hidden=data / "hidden", model=resolve_model("tiny", settings), limit=ITEMS,
+        exact=exact, result=folder / f"{name}.json",
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from a2rl.cli.flow_runner import Follower
 from a2rl.cli.progress import EVERY_S, GradingProgress, progress_bar
 from a2rl.grading.outputs import Progress
 from a2rl.run.directory import RunDir
-from a2rl.run.events import GradingFailed, SubmissionAccepted
+from a2rl.run.events import GradingFailed
+from tests.written_ledger import accepted
 
 DIGEST = "d" * 64
 
@@ -84,10 +85,7 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
     screen, now = io.StringIO(), [0.0]
     follower = Follower([run], PlainConsole(file=screen, width=200))
     follower._progress = GradingProgress(lambda: now[0])
-    accepted = SubmissionAccepted(
-        submission_id=1, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None, receipt=1
-    )
-    run.ledger.append(accepted)
+    run.ledger.append(accepted(1, 1.0, DIGEST))
     (run.grades / f"{DIGEST[:16]}-public.progress").write_text("1 8 1 8")
     follower._look()
     now[0] = EVERY_S
@@ -96,17 +94,13 @@ def test_the_terminal_says_how_far_a_grade_is(run: RunDir) -> None:
 
 
 def test_a_grade_after_a_resume_belongs_to_an_earlier_submission(run: RunDir) -> None:
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=3, elapsed_s=1.0, model_path="output/v1", weights_digest=DIGEST, code_revision=None, receipt=3
-        )
-    )
+    run.ledger.append(accepted(3, 1.0, DIGEST))
     screen = io.StringIO()
     follower = Follower([run], PlainConsole(file=screen, width=200))
     run.ledger.append(GradingFailed(weights_digest=DIGEST, elapsed_s=2.0, reason="a GPU was lost"))
     follower._look()
     assert "submission 3 has no grade yet: a GPU was lost" in screen.getvalue()
-    assert "output/v1" not in screen.getvalue()
+    assert "output/v3" not in screen.getvalue()
 
 
 def test_without_a_terminal_there_are_lines_instead_of_a_bar(

@@ -12,13 +12,14 @@ from a2rl.cli.watching import LiveRun, Watcher, live_table, sparkline, table_bel
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Graded, SubmissionAccepted
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown
 from a2rl.run.failure import mark_refused
 from a2rl.run.ledger import Ledger
 from a2rl.run.owner import LOCK, owned
 from a2rl.scoring.score import TaskScore
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
+from tests.written_ledger import tried
 
 
 def every_run(_: RunDir) -> bool:
@@ -42,20 +43,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def submit(run: RunDir, number: int, points: float) -> None:
-    digest = f"{number:064}"
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=number,
-            elapsed_s=number,
-            model_path="m",
-            weights_digest=digest,
-            code_revision=None,
-            receipt=number,
-        )
-    )
-    run.ledger.append(
-        Graded(weights_digest=digest, elapsed_s=number, result=score(points), improvement=1.0, items_digest="d")
-    )
+    for event in tried(number, number, score(points)):
+        run.ledger.append(event)
 
 
 def test_a_run_is_followed_from_waiting_to_its_end(settings: Settings) -> None:

@@ -18,12 +18,11 @@ from a2rl.execution.compute import Sample
 from a2rl.execution.deadline import RemainingTime, WatchResult, heed_shutdown, watch
 from a2rl.grading.service_process import ServiceProcess
 from a2rl.run.directory import RunDir, pipeline_log
-from a2rl.run.events import Graded, SubmissionAccepted
 from a2rl.run.ledger import Ledger
 from a2rl.sandbox.command import AgentExit
 from a2rl.sandbox.storage import FULL
-from a2rl.scoring.score import summarise
 from tests.run_maker import REPOSITORY, wait_for
+from tests.written_ledger import accepted, graded
 
 
 class FakeAgent:
@@ -115,15 +114,10 @@ class Scene:
             self.meter.update()
 
     def submits(self, digest: str) -> None:
-        event = SubmissionAccepted(
-            submission_id=1, elapsed_s=self.now_s, model_path="o", weights_digest=digest, code_revision=None, receipt=1
-        )
-        self.run.ledger.append(event)
+        self.run.ledger.append(accepted(1, self.now_s, digest))
 
     def is_graded(self, digest: str) -> None:
-        score = summarise([])
-        event = Graded(weights_digest=digest, elapsed_s=self.now_s, result=score, improvement=None, items_digest="")
-        self.run.ledger.append(event)
+        self.run.ledger.append(graded(digest, self.now_s))
 
 
 @pytest.fixture

@@ -21,16 +21,16 @@ from a2rl.execution.compute import GpuWatch
 from a2rl.execution.observer import TranscriptSummary
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, AgentStarted, Event, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.events import AgentEnded, AgentStarted, Event, ProcessesSurvived
 from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.ledger import Ledger
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
-from a2rl.scoring.score import summarise
 from stages import execute as stage
 from stages.execute import execute
 from tests.contract.test_llm_agents import FakeServiceProcess
 from tests.fake_gpus import FakeGpus
+from tests.written_ledger import accepted, graded
 
 
 @pytest.fixture(autouse=True)
@@ -257,15 +257,9 @@ def test_only_waiting_is_given_back(
 ) -> None:
     """A submission waits for its grade from the start, and gets it only after the agent has ended."""
     run = work(script)
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=1, elapsed_s=0, model_path="o", weights_digest="d" * 64, code_revision=None, receipt=1
-        )
-    )
+    run.ledger.append(accepted(1, 0, "d" * 64))
     record = execute(run, settings)
-    run.ledger.append(
-        Graded(weights_digest="d" * 64, elapsed_s=9, result=summarise([]), improvement=None, items_digest="")
-    )
+    run.ledger.append(graded("d" * 64, 9))
     assert record.refunded_s is not None
     assert least_s <= record.refunded_s <= most_s
 

@@ -12,26 +12,18 @@ from a2rl.execution.command import Attempt, agent_command
 from a2rl.execution.prompt import MAX_NEWEST, MAX_PROMPT_BYTES, StartContext, render_prompt
 from a2rl.llm.gateway import Gateway
 from a2rl.run.directory import RunDir
-from a2rl.run.events import Graded, SubmissionAccepted, SubmissionRefused
+from a2rl.run.events import SubmissionRefused
 from a2rl.scoring.score import TaskScore
+from tests.written_ledger import accepted, graded
 
 AGENT = Agent(id="a", title="a", start=("true", "{prompt}"), resume=("true", "{session}"), driver="d")
 
 
 def submit(run: RunDir, number: int, score: float, path: str) -> None:
-    digest = f"{number:064x}"
     result = TaskScore(score=score, total=8, correct=1, wrong=7, truncated=0, errored=0)
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=number,
-            elapsed_s=number,
-            model_path=path,
-            weights_digest=digest,
-            code_revision=None,
-            receipt=number,
-        )
-    )
-    run.ledger.append(Graded(weights_digest=digest, elapsed_s=number, result=result, improvement=0, items_digest=""))
+    came = accepted(number, number, model_path=path)
+    for event in (came, graded(came.weights_digest, number, result, improvement=0)):
+        run.ledger.append(event)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from a2rl.grading.outputs import progress_path, read_progress
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.catalog import load_grader
 from tests.fake_sampler import FakeSampler
-from tests.run_maker import REPOSITORY, checkout, make_hidden
+from tests.run_maker import checkout, grade_job_in, make_hidden
 
 SAMPLED = Generation(temperature=1.0, max_new_tokens=33, samples=3, strip_reasoning=True)
 
@@ -36,19 +36,7 @@ def sampler(monkeypatch: pytest.MonkeyPatch) -> FakeSampler:
 
 @pytest.fixture
 def job(tmp_path: Path) -> GradeJob:
-    return GradeJob(
-        root=REPOSITORY,
-        task="gsm8k",
-        variant="mini",
-        hidden=make_hidden(tmp_path / "hidden"),
-        model=tmp_path,
-        split="all",
-        split_seed=7,
-        generation=SAMPLED,
-        options={},
-        result=tmp_path / "grade.json",
-        log=tmp_path / "log",
-    )
+    return grade_job_in(tmp_path, hidden=make_hidden(tmp_path / "hidden"), split_seed=7, generation=SAMPLED)
 
 
 def test_the_device_is_free_while_the_judge_still_works(

@@ -21,17 +21,14 @@ from a2rl.judge.params import JudgeParams
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.catalog import task_ids
-from tests.run_maker import REPOSITORY
+from tests.run_maker import REPOSITORY, grade_job_in
 
 TASKS = task_ids(REPOSITORY)
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> GradeJob:
-    return GradeJob(
-        root=REPOSITORY, task="humaneval", variant="mini", hidden=tmp_path, model=tmp_path, split="all", split_seed=0,
-        options={}, result=tmp_path / "r", log=tmp_path / "log",
-    )  # fmt: skip
+    return grade_job_in(tmp_path, task="humaneval")
 
 
 Key = Callable[..., dict[str, str]]

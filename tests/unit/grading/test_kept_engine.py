@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from a2rl.core.settings import Settings
-from a2rl.grading.job import GradeJob, GradeResult
+from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import GraderPool, GradingError
 from a2rl.sampling.engine_params import VllmParams
 from tests.fake_engine import FakeEngine
-from tests.run_maker import REPOSITORY, alive, make_hidden, wait_for
+from tests.run_maker import REPOSITORY, alive, grade_job_in, make_hidden, wait_for
 
 SOON_S = 200
 Grade = Callable[..., GradeResult]
@@ -42,11 +42,8 @@ def grade(tmp_path: Path, settings: Settings, base_model: Path, pool: GraderPool
 
     def grade(seed: int, **changes: object) -> GradeResult:
         model = checkpoint(tmp_path / f"model-{seed}", base_model, seed)
-        job = GradeJob(
-            root=settings.root, task="gsm8k", variant="mini", hidden=hidden, model=model, split="all", split_seed=0,
-            backend="vllm", options={}, result=tmp_path / f"{next(number)}.json", log=tmp_path / "grader.log",
-        )  # fmt: skip
-        return pool.submit(job.model_copy(update=changes)).result(SOON_S)
+        own = {"root": settings.root, "hidden": hidden, "model": model, "result": tmp_path / f"{next(number)}.json"}
+        return pool.submit(grade_job_in(tmp_path, backend="vllm", **own | changes)).result(SOON_S)
 
     return grade
 

@@ -9,15 +9,14 @@ from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, merged, parts_of, selected_ids
 from a2rl.grading.outputs import joint_progress
 from a2rl.grading.pool import grade_now
-from tests.run_maker import grade_result, item_results, make_hidden
+from tests.run_maker import grade_job_in, grade_result, item_results, make_hidden
 
 
 @pytest.fixture
 def job(tmp_path: Path, settings: Settings, base_model: Path) -> GradeJob:
-    return GradeJob(
-        root=settings.root, task="gsm8k", variant="mini", hidden=make_hidden(tmp_path / "hidden", items=7),
-        model=base_model, split="all", split_seed=0, options={}, result=tmp_path / "graded.json", log=tmp_path / "log",
-    )  # fmt: skip
+    return grade_job_in(
+        tmp_path, root=settings.root, hidden=make_hidden(tmp_path / "hidden", items=7), model=base_model
+    )
 
 
 @pytest.mark.parametrize(("devices", "sizes"), [(1, [7]), (2, [4, 3]), (3, [3, 2, 2]), (20, [1] * 7)])

@@ -29,7 +29,7 @@ from a2rl.grading.worker import FAILED, _exit_code_of
 from a2rl.linux.gpu_locks import hold_for_grade
 from a2rl.sampling.vllm_process import EngineLostError
 from tests.fake_gpus import FakeGpus
-from tests.run_maker import REPOSITORY, alive, grade_result, item_results, wait_for, worker_pids
+from tests.run_maker import REPOSITORY, alive, grade_job_in, grade_result, item_results, wait_for, worker_pids
 
 SOON_S = 30
 """Far more than any of this takes."""
@@ -42,10 +42,9 @@ def make(tmp_path: Path, settings: Settings) -> Make:
     write_model(model, grade_result(item_results(["a", "b"], 1), 0.5))
 
     def job(do: str, time_limit_s: float = 60.0, silence_s: float = 60.0) -> GradeJob:
-        return GradeJob(
-            root=settings.root, task="gsm8k", variant="mini", hidden=tmp_path, model=model, split="public",
-            split_seed=0, options={"do": do}, result=tmp_path / f"{do}.json", log=tmp_path / "log",
-            time_limit_s=time_limit_s, silence_s=silence_s,
+        return grade_job_in(
+            tmp_path, root=settings.root, model=model, split="public", options={"do": do},
+            result=tmp_path / f"{do}.json", time_limit_s=time_limit_s, silence_s=silence_s,
         )  # fmt: skip
 
     return job

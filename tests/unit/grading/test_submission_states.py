@@ -12,16 +12,12 @@ from a2rl.run.events import (
     SubmissionReceived,
     SubmissionRefused,
 )
-from a2rl.run.ledger import Entry
-from a2rl.scoring.score import TaskScore
+from tests import written_ledger
+from tests.written_ledger import entries
 
 STARTED = AgentStarted(attempt=1, elapsed_s=0)
 ENDED = AgentEnded(attempt=1, elapsed_s=9, reason="finished", exit_code=0)
 AT_THE_DOOR = SubmissionRefused(elapsed_s=1, model_path="x", reason="too late")
-
-
-def entries(*events: Event) -> list[Entry]:
-    return [Entry(place, 0.0, event, "", "") for place, event in enumerate(events, start=1)]
 
 
 def received(receipt: int) -> SubmissionReceived:
@@ -33,14 +29,11 @@ def refused(receipt: int) -> SubmissionRefused:
 
 
 def accepted(number: int, receipt: int, digest: str = "a") -> SubmissionAccepted:
-    return SubmissionAccepted(
-        submission_id=number, elapsed_s=1, model_path="x", weights_digest=digest, code_revision=None, receipt=receipt
-    )
+    return written_ledger.accepted(number, 1, digest, receipt)
 
 
 def graded(digest: str = "a") -> Graded:
-    score = TaskScore(score=50.0, total=2, correct=1, wrong=1, truncated=0, errored=0)
-    return Graded(weights_digest=digest, elapsed_s=2, result=score, improvement=0.0, items_digest="")
+    return written_ledger.graded(digest, 2)
 
 
 @pytest.mark.parametrize(

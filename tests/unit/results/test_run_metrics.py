@@ -9,17 +9,10 @@ from a2rl.core.settings import Settings
 from a2rl.results.figures import RunMetrics, result_metrics, run_metrics
 from a2rl.results.suite.files import write_suite_report
 from a2rl.run.directory import RunDir
-from a2rl.run.events import (
-    AgentEnded,
-    AgentStarted,
-    BaselineKnown,
-    Event,
-    Graded,
-    SubmissionAccepted,
-    SubmissionRefused,
-)
+from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, SubmissionRefused
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.scoring.score import TaskScore, summarise
+from tests import written_ledger
 from tests.run_maker import item_results
 from tests.simulated_runs import simulate_run
 from tests.written_ledger import write_ledger
@@ -37,19 +30,8 @@ def score(right: int) -> TaskScore:
 
 def tried(number: int, at: float, right: int | None, digest: str = "") -> list[Event]:
     """Returns the events of a submission whose grade is known ten seconds after it came."""
-    digest = digest or f"{number:064}"
     result = score(right) if right is not None else score(0).model_copy(update={"score": None, "reason": "broken"})
-    return [
-        SubmissionAccepted(
-            submission_id=number,
-            elapsed_s=at,
-            model_path="output",
-            weights_digest=digest,
-            code_revision=None,
-            receipt=number,
-        ),
-        Graded(weights_digest=digest, elapsed_s=at + 10, result=result, improvement=None, items_digest=""),
-    ]
+    return written_ledger.tried(number, at, result, digest, grading_s=10)
 
 
 def refused(at: float, receipt: int | None) -> Event:

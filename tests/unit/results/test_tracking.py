@@ -12,26 +12,18 @@ from a2rl.core.settings import Settings
 from a2rl.results.mlflow.store import TrackingError
 from a2rl.results.mlflow.tracking import HEAD_TAG, Tracker
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, Graded, RunInterrupted, SubmissionAccepted
+from a2rl.run.events import AgentEnded, RunInterrupted
 from a2rl.run.names import Stored, mark_stored
 from a2rl.scoring.score import summarise
 from tests.run_maker import item_results, prepare_mlflow
+from tests.written_ledger import accepted, graded, tried
 
 
 def submit(run: RunDir, count: int, first: int = 1) -> None:
     """Records this many graded submissions."""
     for number in range(first, first + count):
-        digest = f"{number:064d}"
-        run.ledger.append(
-            SubmissionAccepted(
-                submission_id=number, elapsed_s=number, model_path=f"output/v{number}", weights_digest=digest,
-                code_revision=None, receipt=number,
-            )
-        )  # fmt: skip
-        score = summarise(item_results([str(each) for each in range(4)], number % 5))
-        run.ledger.append(
-            Graded(weights_digest=digest, elapsed_s=number, result=score, improvement=1.0, items_digest="")
-        )
+        for event in tried(number, number, summarise(item_results([str(each) for each in range(4)], number % 5))):
+            run.ledger.append(event)
 
 
 @pytest.fixture
@@ -157,14 +149,8 @@ def test_a_store_that_lags_behind_looks_like_no_other_ledger(tracker: Tracker, r
 
 
 def test_long_and_odd_texts_are_taken(tracker: Tracker, run: RunDir) -> None:
-    digest = "d" * 64
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=1, elapsed_s=1, model_path="x" * 20_000, weights_digest=digest, code_revision=None, receipt=1
-        )
-    )
-    failed = summarise([]).model_copy(update={"reason": "y" * 20_000})
-    run.ledger.append(Graded(weights_digest=digest, elapsed_s=1, result=failed, improvement=None, items_digest=""))
+    run.ledger.append(accepted(1, 1, "d" * 64, model_path="x" * 20_000))
+    run.ledger.append(graded("d" * 64, 1, summarise([]).model_copy(update={"reason": "y" * 20_000})))
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=2, reason="finished", exit_code=0))
     tracker.sync(run)
     assert "submission 1" in tracker.mirrored(run)

@@ -8,9 +8,8 @@ import pytest
 
 from a2rl.core.errors import UsageError
 from a2rl.run.budget import Clock, format_duration, parse_duration, waited_s
-from a2rl.run.events import AgentStarted, Event, Graded, GradingFailed, SubmissionAccepted
-from a2rl.run.ledger import GENESIS, Entry
-from a2rl.scoring.score import summarise
+from a2rl.run.events import AgentStarted, GradingFailed
+from tests.written_ledger import accepted, entries, graded
 
 
 @pytest.mark.parametrize(
@@ -43,45 +42,30 @@ def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> No
     assert format_duration(seconds) == text
 
 
-def accepted(at_s: float, digest: str) -> Event:
-    return SubmissionAccepted(
-        submission_id=1, elapsed_s=at_s, model_path="output/v1", weights_digest=digest, code_revision=None, receipt=1
-    )
-
-
-def graded(at_s: float, digest: str) -> Event:
-    return Graded(weights_digest=digest, elapsed_s=at_s, result=summarise([]), improvement=None, items_digest="")
-
-
-def entries(*events: Event) -> list[Entry]:
-    return [Entry(seq, 0.0, event, GENESIS, GENESIS) for seq, event in enumerate(events, start=1)]
-
-
 def test_waiting_is_from_acceptance_to_the_grade() -> None:
-    assert waited_s(entries(accepted(10, "a"), graded(25, "a")), now_s=100) == 15
+    assert waited_s(entries(accepted(1, 10, "a"), graded("a", 25)), now_s=100) == 15
 
 
 def test_waits_that_overlap_count_once() -> None:
-    several = entries(
-        accepted(10, "a"), accepted(12, "b"), accepted(30, "c"), graded(20, "a"), graded(25, "b"), graded(31, "c")
-    )
-    assert waited_s(several, now_s=100) == 16
-    nested = entries(accepted(10, "a"), accepted(12, "b"), graded(13, "b"), graded(40, "a"))
+    several = (accepted(1, 10, "a"), accepted(1, 12, "b"), accepted(1, 30, "c"))
+    grades = (graded("a", 20), graded("b", 25), graded("c", 31))
+    assert waited_s(entries(*several, *grades), now_s=100) == 16
+    nested = entries(accepted(1, 10, "a"), accepted(1, 12, "b"), graded("b", 13), graded("a", 40))
     assert waited_s(nested, now_s=100) == 30
 
 
 def test_an_ungraded_submission_waits_until_now_and_no_longer() -> None:
-    assert waited_s(entries(accepted(10, "a")), now_s=18) == 8
-    assert waited_s(entries(accepted(10, "a"), graded(50, "a")), now_s=18) == 8
+    assert waited_s(entries(accepted(1, 10, "a")), now_s=18) == 8
+    assert waited_s(entries(accepted(1, 10, "a"), graded("a", 50)), now_s=18) == 8
 
 
 def test_handing_in_the_same_weights_again_waits_for_nothing() -> None:
-    assert waited_s(entries(accepted(10, "a"), graded(15, "a"), accepted(40, "a")), now_s=100) == 5
+    assert waited_s(entries(accepted(1, 10, "a"), graded("a", 15), accepted(1, 40, "a")), now_s=100) == 5
 
 
 def test_a_submission_waits_again_after_a_grade_has_failed() -> None:
     failed = GradingFailed(weights_digest="a", elapsed_s=20, reason="no memory")
-    assert waited_s(entries(accepted(10, "a"), failed, accepted(30, "a"), graded(45, "a")), now_s=100) == 25
+    assert waited_s(entries(accepted(1, 10, "a"), failed, accepted(1, 30, "a"), graded("a", 45)), now_s=100) == 25
 
 
 def test_a_run_without_submissions_waited_for_nothing() -> None:

@@ -14,7 +14,7 @@ from a2rl.core.settings import Settings
 from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
+from a2rl.run.events import AgentEnded, ProcessesSurvived
 from a2rl.run.events import RunFailed as Failed
 from a2rl.run.failure import forget_failure, record_failure
 from a2rl.run.owner import owned
@@ -23,6 +23,7 @@ from a2rl.scoring.score import summarise
 from flows import pipeline
 from stages.grade import grade
 from tests.run_maker import end_agent
+from tests.written_ledger import accepted, graded
 
 RECORDS = "the records follow from the ledger"
 
@@ -203,13 +204,9 @@ def test_processes_that_outlive_their_agent_leave_no_result(run: RunDir, setting
 
 def test_submissions_that_could_not_be_graded_are_a_failed_run(run: RunDir, settings: Settings) -> None:
     """None of them could be graded."""
-    run.ledger.append(
-        SubmissionAccepted(
-            submission_id=1, elapsed_s=1, model_path="o", weights_digest="d" * 64, code_revision=None, receipt=1
-        )
-    )
+    run.ledger.append(accepted(1, 1))
     score = summarise([]).model_copy(update={"score": None, "reason": "the grader ran out of memory"})
-    run.ledger.append(Graded(weights_digest="d" * 64, elapsed_s=2, result=score, improvement=None, items_digest=""))
+    run.ledger.append(graded(f"{1:064}", 2, score))
     end_agent(run)
     record = grade(run, settings)
     assert record.verdict == "failed"

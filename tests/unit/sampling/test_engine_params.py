@@ -10,9 +10,10 @@ from pydantic import ValidationError
 
 from a2rl.core.settings import Settings
 from a2rl.grading.dependencies import baseline_key
-from a2rl.grading.job import EngineChoice, GradeJob
+from a2rl.grading.job import EngineChoice
 from a2rl.sampling import engine_params, vllm_worker
 from a2rl.sampling.engine_params import VllmParams, computing_type, cpu_is_fast_in_bfloat16, stored_type
+from tests.run_maker import grade_job_in
 
 
 def base(folder: Path, **config: object) -> Path:
@@ -76,12 +77,8 @@ def test_the_flags_of_the_cpu_say_whether_it_is_fast_in_bfloat16(tmp_path: Path,
 
 
 def keyed(choice: EngineChoice, tmp_path: Path) -> dict[str, str]:
-    settings = Settings.load()
-    job = GradeJob(
-        root=settings.root, task="gsm8k", variant="mini", hidden=tmp_path, model=tmp_path, split="all", split_seed=0,
-        backend=choice.backend, dtype=choice.dtype, vllm=choice.vllm, options={}, result=tmp_path / "r", log=tmp_path,
-    )  # fmt: skip
-    return baseline_key(job, "model", "data", settings)
+    job = grade_job_in(tmp_path, backend=choice.backend, dtype=choice.dtype, vllm=choice.vllm)
+    return baseline_key(job, "model", "data", Settings.load())
 
 
 def test_options_of_vllm_change_no_baseline_of_transformers(tmp_path: Path) -> None:
