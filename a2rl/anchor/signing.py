@@ -136,8 +136,15 @@ def check_keys(params: AnchorParams, root: Path) -> str:
 
 def head_of(run: RunDir) -> Head | None:
     """Returns the head of what is safe of a run's ledger; None if nothing is."""
+    return _last_of(_safe_rows(run))
+
+
+def _safe_rows(run: RunDir) -> list[Row]:
     last = last_stored(run)  # first: what is added meanwhile is not safe yet
-    rows = [row for row in run.ledger.rows() if row.seq <= last]
+    return [row for row in run.ledger.rows() if row.seq <= last]
+
+
+def _last_of(rows: Sequence[Row]) -> Head | None:
     return Head(seq=rows[-1].seq, hash=rows[-1].hash) if rows else None
 
 
@@ -152,9 +159,9 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
         InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
-        head, signed = head_of(run), read_signatures(run.root)
+        rows, signed = _safe_rows(run), read_signatures(run.root)
+        head = _last_of(rows)
         if head is not None and (not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash)):
-            rows = [row for row in run.ledger.rows() if row.seq <= head.seq]
             known = signer.history.known(run.id, rows)
             add_signature(run.root, signer.sign(run.id, rows[known.seq :]))
         return head

@@ -267,9 +267,8 @@ def rerun(run_id: RunId, as_json: Json = False) -> None:
 
 def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
     """Compares two runs, submission by submission. A run without any repeats nothing."""
-    pairs = zip_longest(_submissions(first), _submissions(again), fillvalue=("", None))
-    found = [(number, old, new, was, now) for number, ((old, was), (new, now)) in enumerate(pairs, start=1)]
-    differing = [each for each in found if each[1] != each[2] or each[3] != each[4]]
+    found = list(enumerate(zip_longest(_submissions(first), _submissions(again), fillvalue=("", None)), start=1))
+    differing = [(number, before, after) for number, (before, after) in found if before != after]
     changed, is_same = _changed(first, again), bool(found) and not differing
     if is_same:
         say(f"the same weights and scores in all {len(found)} submissions as {first.id}")
@@ -279,15 +278,17 @@ def _show_repetition(first: RunDir, again: RunDir, as_json: bool) -> None:
         say(f"this run differs from {first.id}")
     if differing:
         rows = (
-            (str(place), old[:16] or "-", new[:16] or "-", str(was), str(now))
-            for place, old, new, was, now in differing
+            (str(number), old[:16] or "-", new[:16] or "-", str(was), str(now))
+            for number, (old, was), (new, now) in differing
         )
         print_table(("submission", "weights before", "weights now", "score before", "score now"), rows)
     for change in changed:
         say(change)
     if as_json:
-        keys = ("number", "weights", "weights_again", "score", "score_again")
-        submissions = [dict(zip(keys, each, strict=True)) for each in found]
+        submissions = [
+            {"number": number, "weights": old, "weights_again": new, "score": was, "score_again": now}
+            for number, ((old, was), (new, now)) in found
+        ]
         print_json(
             {"run_id": first.id, "again": again.id, "submissions": submissions, "changed": changed, "same": is_same}
         )

@@ -10,6 +10,7 @@ Only one folder goes from the one to the other: the checkpoint. The templates ar
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
@@ -92,25 +93,23 @@ def write_harbor_task(
         **{settings.root / part: checkout / part for part in PROJECT},
         code: checkout / code.relative_to(settings.root),
     }
-    is_whole = False
-    try:
-        _render(values, target)
-        for original, place in placed.items():
-            _copy(original, target / place)
-        _copy(base, target / checkout / BASE_MODEL)
-        if solution is not None:
-            _copy(solution, target / "solution" / "checkpoint")
-            with tempfile.TemporaryDirectory() as scratch:
-                copied = Source(target / "solution", "checkpoint")
-                copy_submission(copied, Path(scratch, "copy"), Requirements(base))
-        is_whole = True
-    except InvalidSubmissionError as error:
-        raise UsageError(f"--solution {solution} cannot be graded: {error}") from error
-    except OSError as error:
-        raise machine_failure(f"write the task {target}", error) from error
-    finally:
-        if not is_whole:  # the next try would be refused, because the folder exists
-            shutil.rmtree(target, ignore_errors=True)
+    with ExitStack() as undo:
+        undo.callback(shutil.rmtree, target, ignore_errors=True)  # the next try would be refused, because it exists
+        try:
+            _render(values, target)
+            for original, place in placed.items():
+                _copy(original, target / place)
+            _copy(base, target / checkout / BASE_MODEL)
+            if solution is not None:
+                _copy(solution, target / "solution" / "checkpoint")
+                with tempfile.TemporaryDirectory() as scratch:
+                    copied = Source(target / "solution", "checkpoint")
+                    copy_submission(copied, Path(scratch, "copy"), Requirements(base))
+        except InvalidSubmissionError as error:
+            raise UsageError(f"--solution {solution} cannot be graded: {error}") from error
+        except OSError as error:
+            raise machine_failure(f"write the task {target}", error) from error
+        undo.pop_all()
 
 
 def _render(values: Mapping[str, object], target: Path) -> None:

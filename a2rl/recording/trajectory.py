@@ -65,15 +65,13 @@ def write_trajectory(run: RunDir, agent: Agent, version: str | None, seen: LlmUs
         return None
     readings = read_attempts(run, agent)
     described = AtifAgent(name=agent.id, version=version or "unknown", model_name=run.spec.driver)
-    total = FinalMetrics()
-    if seen is not None:
-        total = FinalMetrics(
-            total_prompt_tokens=seen.prompt_tokens,
-            total_completion_tokens=seen.completion_tokens,
-            total_cached_tokens=seen.cached_tokens,
-            total_cost_usd=seen.cost_usd,
-        )
-    whole = trajectory(readings, described, total)
+    total = seen and FinalMetrics(
+        total_prompt_tokens=seen.prompt_tokens,
+        total_completion_tokens=seen.completion_tokens,
+        total_cached_tokens=seen.cached_tokens,
+        total_cost_usd=seen.cost_usd,
+    )
+    whole = trajectory(readings, described, total or FinalMetrics())
     write_atomically(run.trajectory, whole.to_json())
     return Usage(
         steps=len([step for step in whole.steps if step.source == "agent"]),

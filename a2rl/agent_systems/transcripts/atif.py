@@ -17,6 +17,8 @@ from pydantic import Field, field_validator
 from a2rl.core.files import FrozenModel
 
 VERSION: Literal["ATIF-v1.8"] = "ATIF-v1.8"
+MAX_COUNT = 2**53
+"""Every JSON reader represents whole numbers up to this one exactly."""
 Extra = dict[str, Any] | None
 
 
@@ -53,7 +55,7 @@ class Observation(FrozenModel):
 class Step(FrozenModel):
     """One turn of the system, the user or the agent. A step that asks for actions also contains their results."""
 
-    step_id: Annotated[int, Field(ge=1, le=2**53)]
+    step_id: Annotated[int, Field(ge=1, le=MAX_COUNT)]
     timestamp: str | None = None
     """ISO 8601."""
     source: Literal["system", "user", "agent"]

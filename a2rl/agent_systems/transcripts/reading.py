@@ -23,6 +23,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from a2rl.agent_systems.transcripts.atif import (
+    MAX_COUNT,
     Agent,
     FinalMetrics,
     Observation,
@@ -43,8 +44,6 @@ MAX_STEPS = 100_000
 MAX_DEPTH = 32
 """Limit on the nesting of objects. Deeper ones could not be written as JSON again."""
 MAX_STRAY_CHARS = 4_000
-MAX_COUNT = 2**53
-"""Every JSON reader represents whole numbers up to this one exactly."""
 CUT = " [... cut]"
 
 Shape = TypeVar("Shape", bound=BaseModel)
