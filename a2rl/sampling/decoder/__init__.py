@@ -14,8 +14,8 @@ It is our own because `generate()` of transformers keeps a batch until its last 
 such as vLLM have weights of their own and need a GPU to be fast. Where there is one, `VllmDecoder` runs the same
 conversations on such an engine, next to the model that is being trained. Otherwise only torch and transformers are
 needed: interactive tasks hand this package to agents.
-Names of tensors end in their axes: R rows, T new tokens, S cached tokens, V vocabulary, H heads of keys, G query heads
-for each of them, D head size.
+Names of tensors end in their axes: R rows, T new tokens of a row, N those of all rows, S cached tokens, V vocabulary,
+H heads of keys, G query heads, D head size.
 """
 
 from a2rl.sampling.decoder.conversation import (

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from a2rl.sampling.decoder.attention import by_rows
 from a2rl.sampling.decoder.batch import Batch
 from a2rl.sampling.decoder.conversation import Conversation, Dialogue, Dialogues, Stops, mark_stopped
 
@@ -73,11 +74,14 @@ class Decoder:
             OutOfMemoryError: Not even one conversation fits into memory.
         """
         dialogues = Dialogues(conversations, decoding.seed, on_end)
-        batch = Batch(self._model, self._memory_bytes, dialogues.ready, self._shares)
-        while batch.is_active or dialogues.waiting:
-            batch.queue += dialogues.resumed(block=not batch.is_active)
-            if batch.is_active:
-                self._step(batch, decoding, stops, dialogues)
+        with by_rows(self._model) as can:
+            if not can:
+                self._max_rows = 1
+            batch = Batch(self._model, self._memory_bytes, dialogues.ready, self._shares)
+            while batch.is_active or dialogues.waiting:
+                batch.queue += dialogues.resumed(block=not batch.is_active)
+                if batch.is_active:
+                    self._step(batch, decoding, stops, dialogues)
         return dialogues.results()
 
     def _step(self, batch: Batch[T], decoding: Decoding, stops: Stops | None, dialogues: Dialogues[T]) -> None:
@@ -97,9 +101,8 @@ class Decoder:
             return
         mark_stopped(rows, self._eos, stops)
         for dialogue in rows:
-            if dialogue.turn_ended:
-                batch.end_turn(dialogue, dialogues.advance(dialogue, dialogue.turn))
-        batch.pack()
+            if dialogue.turn_ended and not dialogues.advance(dialogue, dialogue.turn):
+                batch.remove(dialogue)
 
     def _choose(self, dialogues: Sequence[Dialogue[T]], logits_RV: torch.Tensor, decoding: Decoding) -> None:
         """Adds the next token to each row: the best one, or one sampled with the row's own random number."""

@@ -1,9 +1,8 @@
 """The key-value cache of the decoder: rows of many conversations in one tensor per layer.
 
-It is our own because the caches of transformers grow all rows together, and cannot copy, move or drop single ones.
+It is our own because the caches of transformers grow all rows together, and cannot copy or drop single ones.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,24 +13,17 @@ CACHE_STEP = 256
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """Keys and values [slots, H, capacity, D] of every layer. A pass reads and writes consecutive slots."""
+    """Keys and values [rows, H, capacity, D] of every layer."""
 
     def __init__(self, device: torch.device, memory_tokens: int) -> None:
         super().__init__(layers=[])
         self._device, self._memory_tokens = device, memory_tokens
         self._layers: list[list[torch.Tensor]] = []
         self._rows, self._capacity = 0, 0
-        self._first = 0
         self.used = 0
         """The columns that this pass reads."""
-        self._column_RT = torch.empty(0, 0, dtype=torch.long)
-        self._place: dict[int, torch.Tensor] = {}
-        """Where this pass writes, by the number of heads of a layer."""
-
-    @property
-    def spare_column(self) -> int:
-        """The column where padding is written; it is never read."""
-        return self._capacity - 1
+        self._row_N = self._column_N = torch.empty(0, dtype=torch.long)
+        """Where this pass writes."""
 
     def reserve_rows(self, rows: int) -> None:
         """Makes room for at least so many rows."""
@@ -39,57 +31,37 @@ class SlotCache(Cache):  # type: ignore[misc]
             self._rows = rows
             self._resize()
 
-    def aim(self, first: int, tokens: int) -> None:
-        """Prepares the next pass.
-
-        Args:
-            tokens: How many tokens the longest row of the pass will hold.
+    def aim(self, row_N: torch.Tensor, column_N: torch.Tensor) -> None:
+        """Says where the next pass writes its tokens.
 
         Raises:
             torch.OutOfMemoryError: There is more than one row, and together they would need too much memory.
         """
-        self._first, self.used = first, tokens
-        if tokens + 1 > self._capacity:
-            if self._rows > 1 and self._rows * tokens > 1.5 * self._memory_tokens:
+        self._row_N, self._column_N, self.used = row_N, column_N, int(column_N.max()) + 1
+        if self.used > self._capacity:
+            if self._rows > 1 and self._rows * self.used > 1.5 * self._memory_tokens:
                 raise torch.OutOfMemoryError
-            self._capacity = max(tokens + 1, self._capacity * 5 // 4) + CACHE_STEP
+            self._capacity = max(self.used, self._capacity * 5 // 4) + CACHE_STEP
             self._resize()
 
-    def write_to(self, column_RT: torch.Tensor) -> None:
-        """Says to which columns the next pass writes."""
-        self._column_RT, self._place = column_RT.to(self._device), {}
-
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        """Writes new states [R, H, T, D]; returns views of all states of the rows, [R, H, S, D]."""
+        """Writes new states [1, H, N, D]; returns views of all states of all rows, [R, H, S, D]."""
         states = (key_states, value_states)
         if layer_idx == len(self._layers):
             self._layers.append([self._new(each) for each in states])
-        rows, heads = key_states.shape[:2]
-        place = self._places(rows, heads)
         for stored, new in zip(self._layers[layer_idx], states, strict=True):
-            stored.view(-1, stored.shape[-1]).index_copy_(0, place, new.reshape(-1, new.shape[-1]))
-        return tuple(stored[self._first : self._first + rows, :, : self.used] for stored in self._layers[layer_idx])
+            stored[self._row_N, :, self._column_N] = new[0].transpose(0, 1)
+        return tuple(stored[:, :, : self.used] for stored in self._layers[layer_idx])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Returns how many columns the current pass reads."""
         return self.used
 
-    def move(self, slots: Sequence[tuple[int, int]], columns: int) -> None:
-        """Copies rows, given as (from, to), simultaneously; only so many columns from the first."""
-        if not slots:
-            return
-        source, target = (torch.tensor(side, device=self._device) for side in zip(*slots, strict=True))
+    def copy(self, source: int, target: int, columns: int) -> None:
+        """Copies the first columns of a row to another one."""
         for tensors in self._layers:
             for stored in tensors:
-                view = stored[:, :, :columns]
-                view[target] = view[source]
-
-    def _places(self, rows: int, heads: int) -> torch.Tensor:
-        """Returns where the new states [R, H, T] of a pass belong among all states of a layer, as one list."""
-        if heads not in self._place:
-            head_RH = torch.arange(rows * heads, device=self._device).view(rows, heads) + self._first * heads
-            self._place[heads] = (head_RH[:, :, None] * self._capacity + self._column_RT[:, None]).view(-1)
-        return self._place[heads]
+                stored[target, :, :columns] = stored[source, :, :columns]
 
     def _new(self, like: torch.Tensor) -> torch.Tensor:
         _, heads, _, size = like.shape

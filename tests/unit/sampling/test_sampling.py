@@ -295,7 +295,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(
     forward, passes = sampler._model.forward, []
 
     def at_most_two_rows_after_a_while(*args: Any, **kwargs: Any) -> Any:
-        passes.append(len(kwargs["input_ids"]))
+        passes.append(len(kwargs["logits_to_keep"]))
         if len(passes) > 4 and passes[-1] > 2:
             raise torch.OutOfMemoryError
         return forward(*args, **kwargs)
@@ -316,7 +316,7 @@ def test_the_cache_keeps_to_its_share_of_the_memory(
     forward = sampler._model.forward
 
     def counted(**arguments: Any) -> Any:
-        rows.append(len(arguments["input_ids"]))
+        rows.append(len(arguments["logits_to_keep"]))
         return forward(**arguments)
 
     monkeypatch.setattr(sampler._model, "forward", counted)

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from a2rl.sampling.decoder import Decoder, Decoding, Turn, Written
+from a2rl.sampling.decoder import Decoder, Decoding, Turn, Written, batch
 from a2rl.sampling.decoder.batch import SHORTEST
 from a2rl.sampling.decoder.conversation import common_prefix
 
@@ -97,7 +97,7 @@ def decoded(model: Any, prompts: list[list[int]], shares: bool = True, **setting
 
 
 def tokens_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list to which each pass of the model adds how many tokens it has read, padding included."""
+    """Returns a list to which each pass of the model adds how many tokens it has read."""
     forward, read = model.forward, []
 
     def counted(**arguments: Any) -> Any:
@@ -118,6 +118,29 @@ def test_every_family_writes_what_transformers_itself_would(family: str) -> None
     assert decoded(model, PROMPTS) == expected
     assert len({tuple(tokens) for tokens in expected}) >= len(PROMPTS) - 2
     assert model.config._attn_implementation == network(family).config._attn_implementation
+
+
+def test_a_model_with_attention_of_its_own_reads_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network("llama")
+    expected = decoded(model, PROMPTS)
+    monkeypatch.setattr(model, "_can_set_attn_implementation", lambda: False)
+    assert decoded(model, PROMPTS) == expected
+
+
+def test_texts_of_any_length_are_read_without_padding(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [words(length) for length in (3, 90, 14, 200, 1)]
+    read = tokens_read(llama, monkeypatch)
+    decoded(llama, prompts)
+    assert read == [sum(map(len, prompts)), *[len(prompts)] * (NEW - 1)]
+
+
+def test_prompts_wait_while_others_fill_a_pass(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [words(length) for length in (30, 50, 20, 70)]
+    expected = decoded(llama, prompts)
+    monkeypatch.setitem(batch.MOST_NEW, "cpu", 60)
+    read = tokens_read(llama, monkeypatch)
+    assert decoded(llama, prompts) == expected
+    assert read[:4] == [70, 51, 52, 4]
 
 
 def test_what_prompts_begin_with_is_read_once(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +179,7 @@ def test_a_batch_too_large_for_memory_is_read_again(llama: Any, monkeypatch: pyt
     expected, forward, passes = decoded(llama, PROMPTS), llama.forward, []
 
     def scarce(**arguments: Any) -> Any:
-        passes.append(len(arguments["input_ids"]))
+        passes.append(len(arguments["logits_to_keep"]))
         if (len(passes) > 6 and passes[-1] > 2) or len(passes) in (2, 9):
             raise torch.OutOfMemoryError
         return forward(**arguments)

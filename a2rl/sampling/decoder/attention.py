@@ -1,0 +1,169 @@
+"""Attention of many conversations in one pass of the model.
+
+A pass has the new tokens of all conversations in one line, without padding: [1, N]. Everything in a model but attention
+takes each token for itself. Attention takes the rows with one new token together, and each row with more of them alone.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+BY_ROWS = "by_rows"
+"""The name of this attention in transformers, where it may be followed by that of the one that it calls."""
+
+
+class NewTokens(NamedTuple):
+    """The new tokens of a row in a pass."""
+
+    slot: int
+    """Its row in the cache."""
+    first: int
+    """The place of the first of them among all new tokens, N."""
+    number: int
+    length: int
+    """How many columns of the cache the row has, with these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the new tokens of a pass belong."""
+
+    long: Sequence[NewTokens]
+    """The rows with several new tokens."""
+    single: torch.Tensor
+    """The places of the tokens that are alone in their rows, [R]."""
+    slots: slice
+    """All rows between the first and the last of those, which one call reads."""
+    within: torch.Tensor
+    """Their rows within that slice, [R]."""
+    columns: int
+    """The most columns that one of those rows has."""
+
+    @classmethod
+    def of(cls, rows: Sequence[NewTokens], device: torch.device) -> "Layout":
+        """Returns the layout of a pass over some rows."""
+        single = [row for row in rows if row.number == 1]
+        slots = [row.slot for row in single]
+        first = min(slots, default=0)
+        return cls(
+            [row for row in rows if row.number > 1],
+            torch.tensor([row.first for row in single], device=device),
+            slice(first, max(slots, default=-1) + 1),
+            torch.tensor([slot - first for slot in slots], device=device),
+            max((row.length for row in single), default=0),
+        )
+
+
+_layout: ContextVar[Layout] = ContextVar("layout")
+
+
+@contextmanager
+def laid_out(layout: Layout) -> Iterator[None]:
+    """Says where the new tokens of the pass inside belong."""
+    token = _layout.set(layout)
+    try:
+        yield
+    finally:
+        _layout.reset(token)
+
+
+@contextmanager
+def by_rows(model: Any) -> Iterator[bool]:
+    """Lets a model attend by rows while the context is open.
+
+    Yields:
+        Whether it can. A class of model with attention of its own cannot; it reads one row at a time.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation(f"{BY_ROWS}|{before}")
+    try:
+        yield model.config._attn_implementation != before
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, mask: Any, **others: Any) -> Any:
+    """The attention function that transformers calls, as described in `AttentionInterface`.
+
+    Args:
+        name: The function for one rectangle of rows.
+        keys: All rows of the cache, [R, H, S, D], and so are the values.
+        mask: What each new token sees, [1, 1, N, S].
+    """
+    layout = _layout.get()
+    heads, new = query_1GND.shape[1:3]
+    result_NGD = query_1GND.new_empty(new, heads, values.shape[-1])
+
+    def attend(query: torch.Tensor, rows: slice, columns: int, seen: torch.Tensor) -> torch.Tensor:
+        return _rectangle(name, module, query, keys[rows, :, :columns], values[rows, :, :columns], seen, others)
+
+    if layout.columns:
+        rows = layout.slots.stop - layout.slots.start
+        query_RGD = query_1GND.new_zeros(rows, heads, query_1GND.shape[-1])
+        query_RGD[layout.within] = query_1GND[0, :, layout.single].transpose(0, 1)
+        mask_RS = mask.new_zeros(rows, layout.columns)
+        mask_RS[layout.within] = mask[0, 0, layout.single, : layout.columns]
+        result = attend(query_RGD[:, :, None], layout.slots, layout.columns, mask_RS[:, None, None])
+        result_NGD[layout.single] = result[layout.within, 0]
+    for row in layout.long:
+        part = slice(row.first, row.first + row.number)
+        seen = mask[:, :, part, : row.length]
+        result_NGD[part] = attend(query_1GND[:, :, part], slice(row.slot, row.slot + 1), row.length, seen)[0]
+    return result_NGD[None], None
+
+
+def _rectangle(
+    name: str, module: Any, query: Any, key: Any, value: Any, mask: Any, others: dict[str, Any]
+) -> torch.Tensor:
+    """Returns [R, T, G, D]: the attention of transformers with that name, or `eager` of the model's own file."""
+    if name == "sdpa" and query.device.type == "cpu" and query.shape[2] > 1:
+        # transformers copies the keys and values for each query head first, which takes longer than the attention.
+        scale = others.get("scaling")
+        return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True).transpose(1, 2)
+    eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    function = AttentionInterface().get_interface(name, eager)
+    result: torch.Tensor = function(module, query, key, value, mask, **others)[0]
+    return result
+
+
+for _name in ("eager", "sdpa"):
+    AttentionInterface.register(f"{BY_ROWS}|{_name}", partial(_attend, _name))
+
+
+class AttentionMasks:
+    """Causal attention masks; in sliding-window layers, a key is visible only for so many positions."""
+
+    def __init__(self, config: Any) -> None:
+        kinds = set(getattr(config, "layer_types", None) or [])
+        self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds or not kinds else None
+        self._by_kind = "sliding_attention" in kinds
+        self._adds = config._attn_implementation.endswith("eager")
+
+    def __call__(self, position_N: torch.Tensor, columns: int, dtype: torch.dtype) -> Any:
+        """Returns the mask [1, 1, N, S] for a pass, or one mask for each kind of layer.
+
+        Args:
+            position_N: The positions of the new tokens.
+            columns: How many columns they attend to: S.
+            dtype: The type of the model's numbers.
+        """
+        age_11NS = (position_N[:, None] - torch.arange(columns, device=position_N.device))[None, None]
+        full = self._form(age_11NS >= 0, dtype)
+        if self._window is None:
+            return full
+        sliding = self._form((age_11NS >= 0) & (age_11NS < self._window), dtype)
+        return {"full_attention": full, "sliding_attention": sliding} if self._by_kind else sliding
+
+    def _form(self, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a mask of truth values, or one of numbers that are added to the scores."""
+        if not self._adds:
+            return mask
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
