@@ -35,8 +35,8 @@ class Batch(Generic[T]):
         self._device = torch.device(model.device)
         self._memory_tokens = memory_bytes // cache_bytes_per_token(model)
         self._cache = SlotCache(self._device, self._memory_tokens)
-        # The longest first, so that a lack of memory shows at once, and those of similar lengths together: rows with one
-        # new token are padded to the longest. Those that begin alike come one after another, so that each finds the
+        # The longest first, so that a lack of memory shows at once, and similar lengths together: rows with one new
+        # token are padded to the longest of them. Those that begin alike come one after another, so that each finds the
         # beginning in the cache.
         heads = Counter(map(_head, queue))
         shared = {head for head, count in heads.items() if count > 1 and shares}
