@@ -17,7 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 BY_ROWS = "by_rows"
-"""The name of this attention in transformers, where it may be followed by that of the one that it calls."""
+"""The name of this attention in transformers, where it is followed by that of the one that it calls."""
+OWN_MASKS = {"doge"}
+"""Types of models whose attention adds to its mask something of the shape of the keys."""
 
 
 class NewTokens(NamedTuple):
@@ -83,6 +85,9 @@ def by_rows(model: Any) -> Iterator[bool]:
         Whether it can. A class of model with attention of its own cannot; it reads one row at a time.
     """
     before = model.config._attn_implementation
+    if model.config.model_type in OWN_MASKS:
+        yield False
+        return
     model.set_attn_implementation(f"{BY_ROWS}|{before}")
     try:
         yield model.config._attn_implementation != before
@@ -90,13 +95,13 @@ def by_rows(model: Any) -> Iterator[bool]:
         model.set_attn_implementation(before)
 
 
-def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, mask: Any, **others: Any) -> Any:
+def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, attention_mask: Any, **others: Any) -> Any:
     """The attention function that transformers calls, as described in `AttentionInterface`.
 
     Args:
         name: The function for one rectangle of rows.
         keys: All rows of the cache, [R, H, S, D], and so are the values.
-        mask: What each new token sees, [1, 1, N, S].
+        attention_mask: What each new token sees, [1, 1, N, S].
     """
     layout = _layout.get()
     heads, new = query_1GND.shape[1:3]
@@ -109,13 +114,13 @@ def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, mas
         rows = layout.slots.stop - layout.slots.start
         query_RGD = query_1GND.new_zeros(rows, heads, query_1GND.shape[-1])
         query_RGD[layout.within] = query_1GND[0, :, layout.single].transpose(0, 1)
-        mask_RS = mask.new_zeros(rows, layout.columns)
-        mask_RS[layout.within] = mask[0, 0, layout.single, : layout.columns]
+        mask_RS = attention_mask.new_zeros(rows, layout.columns)
+        mask_RS[layout.within] = attention_mask[0, 0, layout.single, : layout.columns]
         result = attend(query_RGD[:, :, None], layout.slots, layout.columns, mask_RS[:, None, None])
         result_NGD[layout.single] = result[layout.within, 0]
     for row in layout.long:
         part = slice(row.first, row.first + row.number)
-        seen = mask[:, :, part, : row.length]
+        seen = attention_mask[:, :, part, : row.length]
         result_NGD[part] = attend(query_1GND[:, :, part], slice(row.slot, row.slot + 1), row.length, seen)[0]
     return result_NGD[None], None
 

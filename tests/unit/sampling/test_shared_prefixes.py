@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AfmoeConfig,
     AutoModelForCausalLM,
+    DogeConfig,
     Gemma2Config,
     Gemma3TextConfig,
+    GPTJConfig,
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
@@ -67,6 +70,10 @@ FAMILIES = {
     "phi3": Phi3Config(**SIZES),
     "gpt-oss": GptOssConfig(**SIZES, **EXPERTS, **MIXED),
     "olmo2": Olmo2Config(**SIZES),
+    "afmoe": AfmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
+    "doge": DogeConfig(**SIZES),
+    "gpt-j": GPTJConfig(vocab_size=WORDS, n_embd=32, n_layer=3, n_head=4, rotary_dim=4, n_positions=CONTEXT,
+                        initializer_range=0.3, bos_token_id=None, eos_token_id=None),
 }  # fmt: skip
 
 
