@@ -36,32 +36,30 @@ class NewTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the new tokens of a pass belong."""
+    """Where the new tokens of a pass belong. Those that are alone in their rows come first."""
 
+    single: int
+    """How many are alone."""
+    slots: slice
+    """All rows between the first and the last of theirs, which one call reads."""
+    within: torch.Tensor | None
+    """Their rows within that slice, [single], unless they are just all of them."""
+    columns: int
+    """The most columns that one of their rows has."""
     long: Sequence[NewTokens]
     """The rows with several new tokens."""
-    single: torch.Tensor
-    """The places of the tokens that are alone in their rows, [R]."""
-    slots: slice
-    """All rows between the first and the last of those, which one call reads."""
-    within: torch.Tensor
-    """Their rows within that slice, [R]."""
-    columns: int
-    """The most columns that one of those rows has."""
 
     @classmethod
     def of(cls, rows: Sequence[NewTokens], device: torch.device) -> "Layout":
-        """Returns the layout of a pass over some rows."""
+        """Returns the layout of a pass over some rows, those with one new token first."""
         single = [row for row in rows if row.number == 1]
         slots = [row.slot for row in single]
-        first = min(slots, default=0)
-        return cls(
-            [row for row in rows if row.number > 1],
-            torch.tensor([row.first for row in single], device=device),
-            slice(first, max(slots, default=-1) + 1),
-            torch.tensor([slot - first for slot in slots], device=device),
-            max((row.length for row in single), default=0),
-        )
+        first, end = min(slots, default=0), max(slots, default=-1) + 1
+        within = None
+        if slots != list(range(first, end)):
+            within = torch.tensor([slot - first for slot in slots], device=device)
+        columns = max((row.length for row in single), default=0)
+        return cls(len(single), slice(first, end), within, columns, rows[len(single) :])
 
 
 _layout: ContextVar[Layout] = ContextVar("layout")
@@ -82,7 +80,8 @@ def by_rows(model: Any) -> Iterator[bool]:
     """Lets a model attend by rows while the context is open.
 
     Yields:
-        Whether it can. A class of model with attention of its own cannot; it reads one row at a time.
+        Whether it can. A model whose class has attention of its own, such as Falcon or GPT-J, cannot, and reads one row
+        at a time.
     """
     before = model.config._attn_implementation
     if model.config.model_type in OWN_MASKS:
@@ -103,26 +102,25 @@ def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, att
         keys: All rows of the cache, [R, H, S, D], and so are the values.
         attention_mask: What each new token sees, [1, 1, N, S].
     """
-    layout = _layout.get()
-    heads, new = query_1GND.shape[1:3]
-    result_NGD = query_1GND.new_empty(new, heads, values.shape[-1])
+    layout, parts = _layout.get(), list[torch.Tensor]()
 
     def attend(query: torch.Tensor, rows: slice, columns: int, seen: torch.Tensor) -> torch.Tensor:
         return _rectangle(name, module, query, keys[rows, :, :columns], values[rows, :, :columns], seen, others)
 
-    if layout.columns:
-        rows = layout.slots.stop - layout.slots.start
-        query_RGD = query_1GND.new_zeros(rows, heads, query_1GND.shape[-1])
-        query_RGD[layout.within] = query_1GND[0, :, layout.single].transpose(0, 1)
-        mask_RS = attention_mask.new_zeros(rows, layout.columns)
-        mask_RS[layout.within] = attention_mask[0, 0, layout.single, : layout.columns]
-        result = attend(query_RGD[:, :, None], layout.slots, layout.columns, mask_RS[:, None, None])
-        result_NGD[layout.single] = result[layout.within, 0]
+    if layout.single:
+        query_RGD = query_1GND[0, :, : layout.single].transpose(0, 1)
+        seen_RS = attention_mask[0, 0, : layout.single, : layout.columns]
+        if layout.within is not None:
+            rows = layout.slots.stop - layout.slots.start
+            query_RGD = query_RGD.new_zeros(rows, *query_RGD.shape[1:]).index_copy(0, layout.within, query_RGD)
+            seen_RS = seen_RS.new_zeros(rows, layout.columns).index_copy(0, layout.within, seen_RS)
+        result = attend(query_RGD[:, :, None], layout.slots, layout.columns, seen_RS[:, None, None])[:, 0]
+        parts.append(result if layout.within is None else result[layout.within])
     for row in layout.long:
-        part = slice(row.first, row.first + row.number)
-        seen = attention_mask[:, :, part, : row.length]
-        result_NGD[part] = attend(query_1GND[:, :, part], slice(row.slot, row.slot + 1), row.length, seen)[0]
-    return result_NGD[None], None
+        new = slice(row.first, row.first + row.number)
+        seen = attention_mask[:, :, new, : row.length]
+        parts.append(attend(query_1GND[:, :, new], slice(row.slot, row.slot + 1), row.length, seen)[0])
+    return torch.cat(parts)[None], None
 
 
 def _rectangle(

@@ -44,11 +44,18 @@ class Batch(Generic[T]):
         """The last element is the next one to get a row."""
         self.rows: list[Dialogue[T]] = []
         """The conversations with a row, in the order of the cache."""
+        self._beginnings: list[tuple[list[int], int, Dialogue[T]]] = []
+        """What the rows began with when they were read, sorted."""
 
     @property
     def is_active(self) -> bool:
         """Whether a conversation waits for the model."""
         return bool(self.queue or self.rows)
+
+    @property
+    def allocated(self) -> int:
+        """How many rows the cache has room for."""
+        return self._cache.rows
 
     def admit(self, max_rows: int) -> None:
         """Gives free rows to waiting conversations."""
@@ -69,12 +76,12 @@ class Batch(Generic[T]):
         """
         if self._shares:
             self._share_beginnings()
-        dialogues, read = [], 0
+        long, read = list[Dialogue[T]](), 0
         for dialogue in self.rows:
-            new = len(dialogue.tokens) - dialogue.cached
-            if new == 1 or not read or read + new <= MOST_NEW[self._device.type]:
-                dialogues.append(dialogue)
-                read += new if new > 1 else 0
+            if dialogue.new > 1 and (not read or read + dialogue.new <= MOST_NEW[self._device.type]):
+                long.append(dialogue)
+                read += dialogue.new
+        dialogues = [dialogue for dialogue in self.rows if dialogue.new == 1] + long
         return dialogues, self._read(dialogues)
 
     def remove(self, dialogue: Dialogue[T]) -> None:
@@ -83,6 +90,7 @@ class Batch(Generic[T]):
         if last is not dialogue:
             self._cache.copy(last.slot, place, last.cached)
             last.slot, self.rows[place] = place, last
+        self._beginnings = [each for each in self._beginnings if each[-1] is not dialogue]
 
     def evict(self) -> None:
         """Frees the cache; every row goes back to the queue and is read again from its tokens."""
@@ -90,29 +98,27 @@ class Batch(Generic[T]):
         for dialogue in reversed(self.rows):
             dialogue.give_up_row()
             self.queue.append(dialogue)
-        self.rows = []
+        self.rows, self._beginnings = [], []
 
     def _share_beginnings(self) -> None:
         """Reads once what several new rows begin with, and copies it from row to row."""
         waiting = [dialogue for dialogue in self.rows if not dialogue.cached]
-        if not waiting:
-            return
-        read = sorted((each.tokens[: each.cached], each.slot) for each in self.rows if each.cached)
         for place, dialogue in enumerate(waiting):
-            self._take_over(dialogue, read)
+            self._take_over(dialogue)
             others = (other for other in waiting[place + 1 :] if _begin_alike(dialogue, other))
             common = max((common_prefix(dialogue.tokens[:-1], other.tokens[:-1]) for other in others), default=0)
             if common >= dialogue.cached + SHORTEST:
                 self._read([dialogue], common)
-                insort(read, (dialogue.tokens[:common], dialogue.slot))
+            insort(self._beginnings, (list(dialogue.tokens), dialogue.index, dialogue))
 
-    def _take_over(self, dialogue: Dialogue[T], read: Sequence[tuple[list[int], int]]) -> None:
-        """Copies what a row begins with from another one, given the sorted tokens in each row, and its slot."""
-        place = bisect(read, (dialogue.tokens, 0))
+    def _take_over(self, dialogue: Dialogue[T]) -> None:
+        """Copies what a row begins with from another one."""
+        place = bisect(self._beginnings, (dialogue.tokens, dialogue.index))
         # Among sorted texts, the neighbours have most in common with it. Its last token is read in any case.
-        near = [(common_prefix(tokens, dialogue.tokens[:-1]), slot) for tokens, slot in read[max(0, place - 1) :][:2]]
-        common, slot = max(near, default=(0, 0))
-        if common >= dialogue.cached + SHORTEST:
+        near = [other for _, _, other in self._beginnings[max(0, place - 1) :][:2]]
+        shared = [(common_prefix(other.tokens[: other.cached], dialogue.tokens[:-1]), other.slot) for other in near]
+        common, slot = max(shared, default=(0, 0))
+        if common >= SHORTEST:
             self._cache.copy(slot, dialogue.slot, common)
             dialogue.cached = common
 

@@ -82,6 +82,11 @@ class Dialogue(Generic[T]):
         return self.prompt_length + self.limit
 
     @property
+    def new(self) -> int:
+        """How many tokens the model has not read yet."""
+        return len(self.tokens) - self.cached
+
+    @property
     def turn_ended(self) -> bool:
         """Whether the model has written all of its turn."""
         return self.stopped or len(self.tokens) - self.prompt_length >= self.limit

@@ -42,8 +42,8 @@ class Decoder:
             eos: Tokens that end a turn.
             max_rows: The most conversations in the batch.
             memory_bytes: Approximate limit of the key-value cache.
-            shares: Whether what several prompts begin with is read only once. Otherwise, a text does not depend on the
-                other prompts, not even in its last bit.
+            shares: Whether what several prompts begin with is read only once. Otherwise, and with one row, a text does
+                not depend on the other prompts, not even in its last bit.
         """
         self._model = model
         self._eos = eos
@@ -96,7 +96,7 @@ class Decoder:
             rows = []
         # Not in the except clause, where the error still keeps the tensors of the pass alive.
         if not rows:
-            self._max_rows = self._halved(len(batch.rows))
+            self._max_rows = self._halved(batch.allocated)
             batch.evict()
             return
         mark_stopped(rows, self._eos, stops)

@@ -19,7 +19,9 @@ class SlotCache(Cache):  # type: ignore[misc]
         super().__init__(layers=[])
         self._device, self._memory_tokens = device, memory_tokens
         self._layers: list[list[torch.Tensor]] = []
-        self._rows, self._capacity = 0, 0
+        self._capacity = 0
+        self.rows = 0
+        """How many it has room for."""
         self.used = 0
         """The columns that this pass reads."""
         self._row_N = self._column_N = torch.empty(0, dtype=torch.long)
@@ -27,8 +29,8 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def reserve_rows(self, rows: int) -> None:
         """Makes room for at least so many rows."""
-        if rows > self._rows:
-            self._rows = rows
+        if rows > self.rows:
+            self.rows = rows
             self._resize()
 
     def aim(self, row_N: torch.Tensor, column_N: torch.Tensor) -> None:
@@ -39,7 +41,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """
         self._row_N, self._column_N, self.used = row_N, column_N, int(column_N.max()) + 1
         if self.used > self._capacity:
-            if self._rows > 1 and self._rows * self.used > 1.5 * self._memory_tokens:
+            if self.rows > 1 and self.rows * self.used > 1.5 * self._memory_tokens:
                 raise torch.OutOfMemoryError
             self._capacity = max(self.used, self._capacity * 5 // 4) + CACHE_STEP
             self._resize()
@@ -65,7 +67,7 @@ class SlotCache(Cache):  # type: ignore[misc]
 
     def _new(self, like: torch.Tensor) -> torch.Tensor:
         _, heads, _, size = like.shape
-        return like.new_zeros(self._rows, heads, self._capacity, size)
+        return like.new_zeros(self.rows, heads, self._capacity, size)
 
     def _resize(self) -> None:
         for tensors in self._layers:

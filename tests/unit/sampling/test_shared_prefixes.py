@@ -134,6 +134,31 @@ def test_a_model_with_attention_of_its_own_reads_one_row_at_a_time(monkeypatch: 
     assert decoded(model, PROMPTS) == expected
 
 
+@pytest.mark.parametrize("family", ["llama", "llama, eager", "gemma3"])
+def test_rows_are_read_in_mixed_precision_too(family: str) -> None:
+    model = network(family)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert len(decoded(model, PROMPTS[:4])) == 4
+
+
+def test_rows_that_have_ended_take_no_memory_from_the_last(llama: Any) -> None:
+    def growing(turns: int) -> Generator[Turn, Written, int]:
+        tokens = words(60)
+        for _ in range(turns):
+            tokens = [*tokens, *(yield Turn(tokens, NEW)).tokens, *words(30)]
+        return len(tokens)
+
+    decoder = Decoder(llama, set(), 64, 500 * 384)
+    assert decoder.run([growing(turns) for turns in (10, *[2] * 7)], Decoding()) == [440, *[136] * 7]
+
+
+def test_a_late_row_finds_its_beginning_in_an_earlier_one(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, lengths = tokens_read(llama, monkeypatch), (5, 8, 6, 10, 7, 4)
+    decoder = Decoder(llama, set(), 2, MEMORY)
+    decoder.run([one_turn(RULES + words(3), length) for length in lengths], Decoding())
+    assert sum(read) == len(RULES) + sum(3 + length - 1 for length in lengths)
+
+
 def test_texts_of_any_length_are_read_without_padding(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [words(length) for length in (3, 90, 14, 200, 1)]
     read = tokens_read(llama, monkeypatch)
