@@ -127,7 +127,7 @@ def test_every_family_writes_what_transformers_itself_would(family: str) -> None
     assert model.config._attn_implementation == network(family).config._attn_implementation
 
 
-def test_a_model_with_attention_of_its_own_reads_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_its_own_attention_reads_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     model = network("llama")
     expected = decoded(model, PROMPTS)
     monkeypatch.setattr(model, "_can_set_attn_implementation", lambda: False)
