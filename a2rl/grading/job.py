@@ -29,7 +29,7 @@ from a2rl.task_api.contract import Grader, HeadlineGrader, JudgedGrader, KindsGr
 from a2rl.task_api.split import check_limit, sample_ids, split_ids
 
 if TYPE_CHECKING:
-    from a2rl.judge.client import Judge
+    from a2rl.judge.client import Asking, Judge
     from a2rl.run.spec import RunSpec
 
 
@@ -186,7 +186,8 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     """
     task = load_task(job.task, job.root)
     limits, samples = _limits(task.variant(job.variant).limits, job.generation), job.generation.samples
-    ids = ids_of_job(job)[job.part.start :: job.part.step]
+    all_ids = ids_of_job(job)
+    ids, tolerated = all_ids[job.part.start :: job.part.step], errors_tolerated(len(all_ids))
     started = time.monotonic()
     progress = ProgressFile(job.result, len(ids) * samples, limits.max_steps)
     judging = _judging(job)
@@ -203,7 +204,10 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     with _open_judge(job.task, judging) as judge:
         with engine as sampler:
             start = engine_start_of(sampler)
-            rounds = [_round(job, sampler, number, ids, limits, judge, progress) for number in range(samples)]
+            rounds = [
+                _round(job, sampler, number, ids, limits, judge.asking(tolerated) if judge else None, progress)
+                for number in range(samples)
+            ]
         if judging is None or judging.served is None:  # a model that judges here may need the device as well
             on_answered()
         items = mean_of_samples([results() for results in rounds])
@@ -258,7 +262,7 @@ def _round(
     number: int,
     ids: Sequence[str],
     limits: Limits,
-    judge: "Judge | None",
+    asking: "Asking | None",
     progress: ProgressFile,
 ) -> Callable[[], Sequence[ItemResult]]:
     """Answers all items once, and returns a function that waits until they are judged.
@@ -268,8 +272,7 @@ def _round(
     grader, seed = load_grader(job.task), number * job.part.step + job.part.start
     with recorded(sampler, job.result, ids, number, progress.add_answer) as recording:
         answering = GeneratingSampler(recording, job.generation, seed=seed)
-        if judge is not None:
-            asking = judge.asking(errors_tolerated(len(ids)))
+        if asking is not None:
             return cast(JudgedGrader, grader).grade(answering, job.hidden, ids, limits, job.options, asking)
         results = grader.grade(answering, job.hidden, ids, limits, job.options)
         return lambda: results

@@ -193,9 +193,11 @@ class Asking:
     """The questions of a grade, each of which is asked as soon as it is put, as many at once as the judge allows."""
 
     def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
-        self._judge, self._threads, self._failures_allowed = judge, threads, failures_allowed
+        self._judge, self._threads = judge, threads
         self.annotator = judge.annotator
         """See `Judge.annotator`."""
+        self.failures_allowed = failures_allowed
+        """See `Judge.asking`. A grader that has only a part of the items knows from it what the whole tolerates."""
         self._failures: list[str] = []
         """The reasons of the questions that failed."""
         self._asked: dict[str, Future[Answer]] = {}
@@ -217,8 +219,8 @@ class Asking:
         return {item: asked.result() for item, asked in self._asked.items()}
 
     def _ask(self, question: Question) -> Answer:
-        if len(self._failures) > self._failures_allowed:
-            why = f"not asked, after {self._failures_allowed + 1} others had failed: {self._failures[0]}"
+        if len(self._failures) > self.failures_allowed:
+            why = f"not asked, after {self.failures_allowed + 1} others had failed: {self._failures[0]}"
             return Answer(None, why)
         try:
             answer = self._judge.ask_one(question)

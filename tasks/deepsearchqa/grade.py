@@ -83,7 +83,7 @@ def grade(
     stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
     # As many consecutive failures as make a score impossible: two failed searches make an item errored.
-    failures_allowed = 2 * (errors_tolerated(len(ids)) + 1)
+    failures_allowed = 2 * (asking.failures_allowed + 1)
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
 
         def answer(item_id: str) -> Conversation[EpisodeResult]:

@@ -82,11 +82,12 @@ class RuleJudge:
 
     annotator = ANNOTATOR
 
-    def __init__(self) -> None:
+    def __init__(self, failures_allowed: int = 0) -> None:
+        self.failures_allowed = failures_allowed
         self._answers: dict[str, Answer] = {}
 
     def asking(self, failures_allowed: int) -> "RuleJudge":
-        return RuleJudge()
+        return RuleJudge(failures_allowed)
 
     def put(self, item: str, question: Question) -> None:
         self._answers[item] = Answer(rule_says(asked_about(question.messages[-1]["content"])))
@@ -273,6 +274,18 @@ def test_items_whose_searches_keep_failing_are_errored(tmp_path: Path, live: Fak
     assert "2 searches failed: searxng: " in broken.reason
     score = summarise(items)
     assert (score.score, score.correct) == (100, ITEMS - 1)
+
+
+@pytest.mark.usefixtures("by_rule")
+def test_a_part_gives_up_searching_as_late_as_the_whole(tmp_path: Path, live: FakeEngine) -> None:
+    """Of three items alone, none may be errored; they are part of a job that tolerates one."""
+    hidden = write_items(tmp_path / "hidden", 3)
+
+    def write(prompt: Prompt) -> str:
+        live.mood = "kind" if "of Town2?" in str(prompt) else "broken"
+        return expert(prompt)
+
+    assert [item.verdict for item in graded(hidden, write, LIVE)] == ["errored", "errored", "correct"]
 
 
 @pytest.mark.usefixtures("by_rule")
