@@ -14,7 +14,7 @@ from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.core.printable import printable
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T
 from a2rl.scoring.score import ItemResult, summarise
-from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins
+from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins, task_folder
 from a2rl.task_api.contract import (
     EPISODES,
     CanonicalPreparer,
@@ -25,6 +25,8 @@ from a2rl.task_api.contract import (
     code_of_task,
     failure_text,
 )
+from a2rl.task_api.package_process import calls_in
+from a2rl.task_api.packages import EVALUATES
 from a2rl.task_api.split import split_ids
 
 SHORTEST_TEXT = 25
@@ -58,6 +60,7 @@ class TaskCheck:
     def __init__(self, task_id: str, root: Path, variant: Variant, source: Path | None, folder: Path) -> None:
         """Takes a task and an empty folder."""
         self.task, self.variant, self.source, self.folder = load_task(task_id, root), variant, source, folder
+        self.code = task_folder(task_id, root)
         self.preparer, self.grader = load_preparer(task_id), load_grader(task_id)
         self.visible, self.hidden = self.prepare("first")
 
@@ -310,6 +313,29 @@ def _is_lacking(module: str, visible: Path) -> bool:
     return module in OURS or not (there or module in OF_AGENTS or importlib.util.find_spec(module))
 
 
+def _unexecuted(check: TaskCheck) -> str:
+    for path in sorted(_reading_answers(check.code)):
+        if found := sorted(EVALUATES & calls_in([path])):
+            return (
+                f"{path.name} calls {found[0]}(): an answer that gets there runs with your rights, and can decide its "
+                "own value. Read answers with `ast`, or run them in grade.py with `a2rl.code_execution`"
+            )
+    return ""
+
+
+def _reading_answers(folder: Path) -> set[Path]:
+    """Returns the modules that get answers: those to which they come first, and what these import of the folder."""
+    parts = {path: {*path.relative_to(folder).with_suffix("").parts} for path in folder.rglob("*.py")}
+    found, named = set[Path](), {"grade", "services"}
+    while new := {path for path in parts if parts[path] & named} - found:
+        found |= new
+        for node in (node for path in new for node in ast.walk(ast.parse(path.read_bytes()))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(each.name for each in node.names)]
+                named |= {part for name in names for part in name.split(".")}
+    return found
+
+
 def _drawn(check: TaskCheck) -> str:
     if not isinstance(check.preparer, DrawingPreparer) or check.variant != "mini":
         return ""
@@ -345,6 +371,7 @@ CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "answers that are missing are errored, and leave no score": _missing,
     "grading twice gives the same results": _repeated,
     "each answer is judged by its item": _by_item,
+    "no answer is executed": _unexecuted,
     "draws are secret, new, and can be repeated": _drawn,
 }
 """What holds for every task, and how it is found out: a function that returns what is wrong."""

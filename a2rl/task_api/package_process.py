@@ -124,6 +124,7 @@ def _read(pipe: int, until: float, most: int) -> str:
 
 ASKS_A_MODEL = frozenset({"model_graded_qa", "model_graded_fact"})
 A_JUDGES = re.compile("judge|grader|graded")
+PATTERNS = ("re.compile", "regex.compile")
 
 
 class ReasoningGym:
@@ -144,7 +145,7 @@ class ReasoningGym:
             return {"value": float(made.score_answer(request["score"], request["entry"]))}
         if kind == "examine":
             source = inspect.getsourcefile(type(made))
-            return {"calls": sorted(_calls([Path(source)] if source else []))}
+            return {"calls": sorted(calls_in([Path(source)] if source else []))}
         made = self.package.create_dataset(
             self.generator, size=request["count"], seed=request["make"], **self.parameters
         )
@@ -274,7 +275,7 @@ class Inspect:
             "data": [each["source"] for each in assets if each["type"] == "huggingface"] + [source.parent.name],
             "lacks": str(lacks) if self.no_data else "",
             "needs": sorted(self._needs(about, source)),
-            "calls": sorted(_calls(source.parent.rglob("*.py"))),
+            "calls": sorted(calls_in(source.parent.rglob("*.py"))),
         }
 
     def _needs(self, about: dict[str, Any], source: Path) -> Iterable[str]:
@@ -286,7 +287,7 @@ class Inspect:
             yield "a GPU of its own"
         if "Agent" in (about.get("tags") or ()):
             yield "an agent with tools, over many turns"
-        if ASKS_A_MODEL & _calls([source]) or any(map(A_JUDGES.search, inspect.signature(self.function).parameters)):
+        if ASKS_A_MODEL & calls_in([source]) or any(map(A_JUDGES.search, inspect.signature(self.function).parameters)):
             yield "another model, such as a judge"
         extra = str(about.get("dependency") or about.get("dependency_group") or "").replace("_", "-")
         for each in importlib.metadata.requires(self.package) or ():
@@ -409,11 +410,11 @@ def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise UnmetNeedError("it waits for something other than the model's answer")
 
 
-def _calls(files: Iterable[Path]) -> set[str]:
-    """Returns the names of the functions that are called in files; of `re.compile`, `compile` is none."""
+def calls_in(files: Iterable[Path]) -> set[str]:
+    """Returns the names of the functions that are called in files, but for those that compile a pattern."""
     trees = [ast.parse(each.read_bytes()) for each in files]
     calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return {getattr(each, "id", getattr(each, "attr", "")) for each in calls if ast.unparse(each) != "re.compile"}
+    return {getattr(each, "id", getattr(each, "attr", "")) for each in calls if ast.unparse(each) not in PATTERNS}
 
 
 def _is_installed(distribution: str) -> bool:

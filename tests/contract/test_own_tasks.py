@@ -323,6 +323,7 @@ def test_code_of_a_task_that_fails_gives_no_number(root: Path, tmp_path: Path) -
         ("items.py", "answer.strip() ==", "'' ==", "the right answers score 100"),
         ("items.py", "float(", "1.0 or (", "empty answers score 0"),
         ("items.py", "STOP =", "import a2rl\nSTOP =", "what agents get works without a2rl"),
+        ("items.py", "float(", "float(eval(answer) == ", "no answer is executed"),
         ("task.py", "eval_items=200", "eval_items=300", "the eval set has the size that task.py says"),
         ("prepare.py", 'rows(seed, "drawn"', 'rows(1, "eval"', "draws are secret, new, and can be repeated"),
     ],
@@ -333,6 +334,21 @@ def test_what_breaks_the_contract_is_found(
     folder = changed_task(tmp_path / "sums", file, old, new)
     check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
     assert any(each.claim.startswith(claim) for each in check.run() if each.problem)
+
+
+def test_only_code_that_answers_reach_must_not_execute_text(root: Path, tmp_path: Path) -> None:
+    folder = changed_task(tmp_path / "sums", "prepare.py", "str(a + b)", 'str(eval(f"{a} + {b}"))')
+    (folder / "reading.py").write_text(
+        "import re\n\ndigits = re.compile('[0-9]')\n\ndef read(text): return eval(text)\n"
+    )
+    problems = []
+    for name in ("apart", "used"):
+        if name == "used":
+            with (folder / "grade.py").open("a") as grade:
+                grade.write("from .reading import read\n")
+        check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / name)
+        problems += [f"{name}: {each.problem}" for each in check.run() if each.problem]
+    assert [each.partition("()")[0] for each in problems] == ["used: reading.py calls eval"]
 
 
 def test_every_claim_is_a_sentence_that_a_reader_understands() -> None:
