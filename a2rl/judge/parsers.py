@@ -146,28 +146,31 @@ def _logprob(
 ) -> list[Any]:
     """The probability of one token, divided by that of all tokens that would be an answer.
 
-    Only the log probabilities at one position count; the text is ignored.
+    Only the log probabilities at one position count; the text is ignored. Several tokens may have the same text, such
+    as a letter with a mark for the space before it, without it, and as a byte; they are one answer.
     """
     position = 0 if log_prob_index == "batch" else int(log_prob_index)
     wanted = {numerator_token, *denominator_tokens}
     try:
         top = completion["logprobs"]["content"][position]["top_logprobs"]
-        said = {each["token"]: each["logprob"] for each in top if each["token"] in wanted}
+        said = [(each["token"], each["logprob"]) for each in top if each["token"] in wanted]
     except (LookupError, TypeError, ValueError) as error:
         raise UnreadableReplyError("the judge's reply has no log probabilities") from error
     if not said:
         names = " nor ".join(dict.fromkeys((numerator_token, *denominator_tokens)))
         raise UnreadableReplyError(f"the judge's answer token is neither {names}")
-    known = {
-        token: bounded_number(each, MIN_LOGPROB, MAX_LOGPROB, f"the log probability of {token}")
-        for token, each in said.items()
-    }
-    highest = max(known.values())
-    weights = {token: math.exp(logprob - highest) for token, logprob in known.items()}
-    own = weights.get(numerator_token, 0.0)
+    known = [
+        (token, bounded_number(each, MIN_LOGPROB, MAX_LOGPROB, f"the log probability of {token}"))
+        for token, each in said
+    ]
+    highest = max(logprob for _, logprob in known)
+    weights = dict.fromkeys(wanted, 0.0)
+    for token, logprob in known:
+        weights[token] += math.exp(logprob - highest)
+    own = weights[numerator_token]
     if is_binarize:
-        return [1 if all(own > weights.get(each, 0.0) for each in denominator_tokens if each != numerator_token) else 2]
-    every = sum(weights.get(each, 0.0) for each in denominator_tokens)
+        return [1 if all(own > weights[each] for each in denominator_tokens if each != numerator_token) else 2]
+    every = sum(weights[each] for each in denominator_tokens)
     return [2 - min(1.0, own / every)] if every else [1]
 
 

@@ -177,6 +177,15 @@ def json_copy(arguments: dict[str, Any]) -> dict[str, Any]:
     return {key: dict(value) if isinstance(value, dict) else value for key, value in arguments.items()}
 
 
+@pytest.mark.parametrize(("is_binarize", "value"), [(False, 2 - 0.75 / 0.95), (True, 1)])
+def test_tokens_with_the_same_text_are_one_answer(is_binarize: bool, value: float) -> None:
+    """Such as a letter with a space before it, without one, and as a byte."""
+    shares = (("m", 0.6), ("M", 0.2), ("m", 0.1), ("m", 0.05))
+    top = [{"token": token, "logprob": math.log(share)} for token, share in shares]
+    choice = {"logprobs": {"content": [{"top_logprobs": top}]}}
+    assert parse("logprob_parser", {**TOKENS, "is_binarize": is_binarize}, choice) == pytest.approx([value])
+
+
 @pytest.mark.parametrize("values", [[], [1, 2], [0], [math.nan], [3], [0.5], [True], ["1"], [None], [10**400]])
 def test_a_preference_that_cannot_be_is_no_verdict(values: list[Any]) -> None:
     with pytest.raises(UnreadableReplyError):
