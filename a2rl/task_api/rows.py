@@ -14,7 +14,7 @@ A model with a chat template is asked `prompt`'s text as the user's message.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,7 +59,7 @@ def value_of(reward: float | Mapping[str, float]) -> float:
     return next(iter(reward.values())) if isinstance(reward, Mapping) else reward
 
 
-def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row], visible: Path, hidden: Path) -> None:
+def write_rows(items: ModuleType, train: Iterable[Row], evaluation: Iterable[Row], visible: Path, hidden: Path) -> None:
     """Writes the data of a task, and hands `items.py` to the agent; for `prepare`.
 
     Args:
@@ -71,6 +71,7 @@ def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row
     Raises:
         TaskDefinitionError: A row is in both, or no dict, or two rows of the eval set have the same id.
     """
+    train, evaluation = list(train), list(evaluation)
     if shared := {str(row) for row in train} & {str(row) for row in evaluation}:
         raise TaskDefinitionError(
             f"rows are in the training data and in the eval set: keep each in one of them; there are {len(shared)}, "
@@ -81,12 +82,13 @@ def write_rows(items: ModuleType, train: Sequence[Row], evaluation: Sequence[Row
     hand_out(visible, items, handed_out)
 
 
-def write_eval_rows(rows: Sequence[Row], hidden: Path) -> None:
+def write_eval_rows(rows: Iterable[Row], hidden: Path) -> None:
     """Writes an eval set; for `draw`, see `a2rl.task_api.contract.DrawingPreparer`.
 
     Raises:
         TaskDefinitionError: A row is no dict, or two rows have the same id.
     """
+    rows = list(rows)
     write_jsonl(hidden / EVAL, map(_fields, rows))
     for item, count in Counter(str(row.get("id", place)) for place, row in enumerate(rows)).items():
         if count > 1:

@@ -143,6 +143,14 @@ def test_code_of_a_task_that_fails_is_said_with_its_line(
         TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
 
 
+def test_rows_may_be_made_one_by_one(root: Path, tmp_path: Path) -> None:
+    one_by_one = "yield from found.values()\n            return"
+    folder = changed_task(tmp_path / "sums", "prepare.py", "return list(found.values())", one_by_one)
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+    assert len(read_jsonl(check.visible / "train.jsonl")) == 2000
+    assert [each for each in check.run() if each.problem] == []
+
+
 @pytest.mark.parametrize(
     ("kind", "file", "old", "new", "said"),
     [
