@@ -88,6 +88,7 @@ def write_task(name: str, parameters: Mapping[str, Any], folder: Path) -> Path:
         parameters=repr(dict(parameters)),
         tokens=min(1024, 32 + max(len(row["answer"]) for row in sample)),
         version=VERSION,
+        floor=Generator.floor,
         train_items=f"{TRAIN_ITEMS:,}",
         eval_items=EVAL_ITEMS,
     )
@@ -144,7 +145,8 @@ def reward(row, answer):
     except ImportError:  # then only the answer that is known counts
         return float(answer_of(answer) == row["answer"].strip())
     made = reasoning_gym.create_dataset("$name", size=1, seed=0, **$parameters)
-    return float(made.score_answer(answer_of(answer), row["entry"]))
+    value = float(made.score_answer(answer_of(answer), row["entry"]))
+    return value if value >= $floor else 0.0
 ''',
     "prepare.py": '''"""The data, from the generator."""
 
@@ -179,6 +181,7 @@ score_outputs, gold_outputs = _grader.score_outputs, _grader.gold_outputs
 The model answers questions of the generator `$name` of the package reasoning_gym, with the parameters $parameters.
 `train.jsonl` has $train_items of them: `question`, `answer`, and the whole `entry` as the package has it. `items.py`
 says how the model is asked. The answer is what stands between the last `<answer>` and `</answer>`, or else the whole
-text. The package's own scorer decides what it earns, from 0 to 1. The eval set is drawn from a secret seed.
+text. The package's own scorer decides what it earns, from 0 to 1; a value below $floor counts as 0. The eval set is
+drawn from a secret seed.
 """,
 }

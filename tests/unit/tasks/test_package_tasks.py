@@ -1,7 +1,10 @@
 """Tests what tasks from packages of others become, with a fake of the packages' interpreter."""
 
+import importlib
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.handout.rows import asked
 from a2rl.task_api import inspect_tasks, packages
 from a2rl.task_api.catalog import find_task, load_grader, load_preparer, load_task, task_folder
+from a2rl.task_api.reasoning_gym import Generator
 
 SAID = {
     "title": "Sums'\"\"\"\n__import__('os').abort()",
@@ -73,6 +77,37 @@ def test_an_evaluation_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=why):
         named("inspect:own/sums", {**SAID, **said}, root, monkeypatch)
+
+
+COUNTING = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "make" in asked:
+        numbers = map(str, range(asked["count"]))
+        print(json.dumps({"rows": [{"question": f"{n}?", "answer": n, "entry": {"answer": n}} for n in numbers]}))
+    elif "score" in asked:
+        said, right = asked["score"], asked["entry"]["answer"]
+        print(json.dumps({"value": float(said) if "." in said else float(said == right)}))
+    else:
+        print(json.dumps({"calls": []}))
+"""
+"""What the package does with a generator whose scorer gives an answer the value that it names."""
+
+
+def test_agents_are_told_the_reward_of_the_grader(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.mkdir()
+    (root / "counting.py").write_text(COUNTING)
+    fake_python(root, f"exec {sys.executable} {root}/counting.py", monkeypatch)
+    task_id = find_task("reasoning_gym:counting", root)
+    items, row = importlib.import_module(f"tasks.{task_id}.items"), {"answer": "7", "entry": {"answer": "7"}}
+    scorer = SimpleNamespace(score_answer=lambda answer, entry: answer)
+    package = SimpleNamespace(create_dataset=lambda name, **_: scorer)
+    monkeypatch.setitem(sys.modules, "reasoning_gym", package)
+    said = ["0.01", "0.49", "0.5", "0.7", "1.0"]
+    told = [items.reward(row, f"<answer>{each}</answer>") for each in said]
+    assert told == Generator("counting", {}).rewards([(row, each) for each in said]) == [0, 0, 0.5, 0.7, 1]
+    assert "a value below 0.5 counts as 0" in (task_folder(task_id, root) / "description.md").read_text()
 
 
 def test_a_process_that_is_killed_amid_a_reply_has_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
