@@ -87,8 +87,9 @@ def window(instruction: str, past: Sequence[Past], observation: str, available: 
 def read_action(text: str) -> str:
     """Returns the action in a line of a model, as a person reads it.
 
-    What stands before it (a thought, "Action:", ">") and marks around it do not count, if the line ends with its only
-    action. Small and capital letters are the same. Any other line is read as by the reference.
+    A sentence, "Action:" or ">" before it, and quotation marks and the like around it do not count, if the line ends
+    with its only action. Small and capital letters are the same. Any other line is read as by the reference, also one
+    that ends with a parenthesis, because that may be an aside, such as "(e.g. click[x])".
     """
     text = _NOT_SAID.sub("", text)
     if len(text) <= LONGEST_LINE and (found := _ONLY_ACTION.fullmatch(text)):
