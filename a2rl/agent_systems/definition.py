@@ -165,6 +165,11 @@ def agent_ids(root: Path) -> list[str]:
     return sorted(path.parent.name for path in (root / "agents").glob("*/agent.yaml"))
 
 
+def is_script(name: str) -> bool:
+    """Says whether the name of an agent is the path of a start script; otherwise it is an id."""
+    return "/" in name or name.endswith(".sh")
+
+
 def find_agent(name: str, root: Path) -> Agent:
     """Returns an agent, given its id or the path of a start script.
 
@@ -175,7 +180,7 @@ def find_agent(name: str, root: Path) -> Agent:
         TaskDefinitionError: The agent's agent.yaml is not valid.
         IntegrityError: It is not a text in UTF-8.
     """
-    if "/" in name or name.endswith(".sh"):
+    if is_script(name):
         return _script_agent(Path(name))
     known = agent_ids(root)
     if name not in known:

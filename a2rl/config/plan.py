@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from a2rl import __version__
-from a2rl.agent_systems.definition import Agent, find_agent
+from a2rl.agent_systems.definition import Agent, find_agent, is_script
 from a2rl.agent_systems.installation import Installation
 from a2rl.config.params import Params
 from a2rl.config.preset import load_preset, resolved
@@ -19,7 +19,7 @@ from a2rl.config.suite import Suite, replace_settings
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.settings import Settings
 from a2rl.core.urls import refuse_credentials
-from a2rl.models.base_model import require_known
+from a2rl.models.base_model import recorded_name, require_known
 from a2rl.run.directory import new_run_id
 from a2rl.run.draw import Draw
 from a2rl.run.spec import DEFAULT_TRIALS, RunSettings, RunSpec
@@ -164,7 +164,8 @@ def _decided(cell: RunSettings, agent: Agent, params: Params, settings: Settings
     task = load_task(cell.task, settings.root)
     return {
         "run_id": new_run_id(cell.task, agent.id),
-        "agent": str(Path(cell.agent).resolve()) if Path(cell.agent).is_file() else cell.agent,
+        "agent": str(Path(cell.agent).resolve()) if is_script(cell.agent) else cell.agent,
+        "model": recorded_name(cell.model),
         "driver": cell.driver or agent.driver,
         "backend": cell.backend or params.grading.backend,
         "dtype": cell.dtype or params.grading.dtype,

@@ -14,6 +14,7 @@ from a2rl.models.pretrained_store import PretrainedStore
 
 TINY = "tiny"
 SMALL_FILES = ("*.json", "*.txt", "*.jinja", "*.model")
+PATH_STARTS = (".", "/", "~")
 
 
 def resolve_model(name: str, settings: Settings) -> Path:
@@ -83,7 +84,15 @@ def require_known(name: str) -> None:
 
 
 def _is_path(name: str) -> bool:
-    return Path(name).exists() or name.startswith((".", "/", "~"))
+    return Path(name).exists() or name.startswith(PATH_STARTS)
+
+
+def recorded_name(name: str) -> str:
+    """Returns the name of a base model as a run records it: a path means the same folder wherever a command starts."""
+    if name in (TINY, *CATALOGUE) or not _is_path(name):
+        return name
+    path = Path(name).expanduser().absolute()  # a link keeps its name, which agents are told
+    return str(path.resolve() if ".." in path.parts else path)
 
 
 def model_digest(folder: Path) -> str:
@@ -109,11 +118,15 @@ def _download(name: str) -> Path:
 
 def model_name(model: str) -> str:
     """Returns the name of a base model for the agent: the last part of its id or path."""
-    return Path(model.partition("@")[0]).name.removesuffix(".gguf")
+    plain = model if model.startswith(PATH_STARTS) else model.partition("@")[0]
+    return Path(plain).name.removesuffix(".gguf")
 
 
 def reference_name(model: str) -> str:
-    """Returns the name of a base model as the reference gives it to agents: a hub id with its organisation."""
+    """Returns the name of a base model as the reference gives it to agents: a hub id with its organisation.
+
+    Args:
+        model: Its `recorded_name`, so that no folder decides in which a command happens to start.
+    """
     plain = model.partition("@")[0]
-    is_folder = model.startswith((".", "/", "~")) or Path(model).exists()
-    return model_name(model) if is_folder or plain.count("/") != 1 else plain
+    return model_name(model) if model.startswith(PATH_STARTS) or plain.count("/") != 1 else plain

@@ -196,6 +196,30 @@ def test_the_size_of_a_sample_is_in_the_spec(settings: Settings, given: dict[str
     assert spec.limit == limit
 
 
+def test_a_run_records_paths_that_hold_in_every_folder(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id stays an id, also in a folder with something of that name."""
+    here = tmp_path / "here"
+    for folder in ("out/v1", "tiny", "kept"):
+        (here / folder).mkdir(parents=True)
+    for file in ("start.sh", "noop"):
+        (here / file).touch()
+    (here / "latest").symlink_to("out/v1")
+    monkeypatch.chdir(here)
+
+    def recorded(agent: str, model: str) -> tuple[str, str]:
+        suite = single_run({"task": "gsm8k", "agent": agent, "model": model})
+        [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)
+        return spec.agent, spec.model
+
+    assert recorded("start.sh", "out/v1") == (f"{here}/start.sh", f"{here}/out/v1")
+    assert recorded("noop", "kept/../out/v1") == ("noop", f"{here}/out/v1")
+    assert recorded("noop", "latest") == ("noop", f"{here}/latest")
+    assert recorded("noop", "tiny") == ("noop", "tiny")
+    assert recorded("noop", "Qwen/Qwen2.5-0.5B") == ("noop", "Qwen/Qwen2.5-0.5B")
+
+
 def test_a_sample_of_all_items_is_no_sample(settings: Settings) -> None:
     suite = single_run({"task": "gsm8k", "agent": "noop", "limit": 400})
     [spec] = plan_runs(suite, "runs", load_params(settings.root), settings)

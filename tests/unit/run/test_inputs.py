@@ -11,10 +11,10 @@ from a2rl.core.settings import Settings
 from a2rl.grading.service import GradingService
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted, SubmissionRefused
-from a2rl.run.inputs import base_model_of, check_inputs, hidden_of, place_in
+from a2rl.run.inputs import base_model_of, check_inputs, given_model, hidden_of, place_in
 from a2rl.run.records import SetupRecord
 from stages.grade import grade
-from tests.run_maker import FakePool, end_agent, make_run, submit_checkpoint
+from tests.run_maker import FakePool, end_agent, make_run, spec, submit_checkpoint
 from tests.small_model import trained_copy
 
 
@@ -111,3 +111,14 @@ def test_places_outside_of_the_checkout_stay_as_they_are(run: RunDir, base_model
     assert run.need("setup", SetupRecord).base_model == base_model
     assert base_model_of(run) == base_model
     assert place_in(Path("/srv/checkout"), base_model) == base_model
+
+
+def test_the_agents_model_has_one_name_in_every_folder(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that happens to be called like a hub id changes nothing, nor does an @ in a path."""
+    (tmp_path / "org" / "v1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for model, name in (("org/v1", "org/v1"), ("org/v1@main", "org/v1"), ("/home/me@site/out/v1", "v1"), ("/v1", "v1")):
+        run = RunDir.create(settings.runs, spec(model=model, run_id=f"run-{len(model)}"))
+        assert given_model(run).relative_to(run.given / "models") == Path(name)
