@@ -12,10 +12,10 @@ from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import err, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, RunIds, Submission, with_replaced_settings, with_settings
 from a2rl.cli.progress import progress_bar
-from a2rl.cli.stored_runs import find_run
+from a2rl.cli.stored_runs import find_run, run_name
 from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
-from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.errors import A2rlError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
@@ -124,16 +124,15 @@ def resume(
 ) -> None:
     """Continue runs that were interrupted or whose machine failed, with the rest of their budget.
 
-    The name of a launch or a suite stands for its unfinished runs.
+    The name of a launch or a suite stands for its unfinished runs, except for those that somebody else made.
 
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
     from a2rl.cli.results import show_run
-    from a2rl.cli.suites import find_or_fetch
 
     settings = Settings.load()
-    runs = [find_or_fetch(each, settings) for name in dict.fromkeys(run_id) for each in _unfinished(name, settings)]
+    runs = list(dict.fromkeys(each for name in run_id for each in _meant(name, trust, settings)))
     if trust:
         for each in runs:
             trust_run(each, settings)
@@ -151,10 +150,34 @@ def resume(
         run_flow(runs, settings)
 
 
-def _unfinished(name: str, settings: Settings) -> list[str]:
-    """Returns the unfinished runs of a launch or a suite; a name that is none is that of a run."""
-    named = [run for run in RunDir.all(settings.runs) if run.goes_by([name])]
-    return [run.id for run in named if not run.record_path("report").exists()] or [name]
+def _meant(name: str, trust: bool, settings: Settings) -> list[RunDir]:
+    """Returns the runs that a name stands for: the run with this id, or the unfinished runs of a launch or a suite.
+
+    Whoever makes a run can write any suite into it, so a run that somebody else made is continued only by its own id.
+
+    Raises:
+        UsageError: There is no such run, or it cannot be continued here.
+    """
+    from a2rl.cli.suites import find_or_fetch
+
+    is_run = (settings.runs / run_name(name, settings) / "spec.json").is_file()
+    named = [] if is_run else [run for run in RunDir.all(settings.runs) if run.goes_by([name])]
+    if not named:
+        return [find_or_fetch(name, settings)]
+    if trust:
+        raise UsageError(f"--trust is for single runs, whose settings you have read; {name!r} stands for {len(named)}")
+    found = []
+    for run in named:
+        if run.record_path("report").exists():
+            continue
+        try:
+            require_made_here([run], settings)
+            found.append(find_or_fetch(run.id, settings))
+        except (UsageError, IntegrityError) as error:
+            say_aside(f"left out: {error}", style="yellow")
+    if not found:
+        raise UsageError(f"no run of {name!r} can be continued here")
+    return found
 
 
 def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:

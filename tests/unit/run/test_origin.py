@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from a2rl.cli import launching
+from a2rl.cli import flow_runner, launching
 from a2rl.cli.commands import app
 from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import UsageError
@@ -97,3 +97,31 @@ def test_a_run_that_is_in_use_is_refused_before_the_checks(
         refused = CliRunner().invoke(app, ["resume", "--trust", run.id]).exception
     assert isinstance(refused, UsageError)
     assert f"is in use by process {os.getpid()}" in str(refused)
+
+
+def test_the_suite_that_a_sent_run_names_does_not_start_it(
+    run: RunDir, sent: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither with the run whose id it gives as its suite, nor with the runs of the suite."""
+    own = create_run(run.spec.model_copy(update={"run_id": "own", "suite": "smoke"}), settings)
+    started: list[str] = []
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setattr(launching, "_check", lambda specs, _: started.extend(spec.run_id for spec in specs))
+    monkeypatch.setattr(flow_runner, "run_flow", lambda *_: None)
+
+    def resume(*words: str) -> Result:
+        return CliRunner().invoke(app, ["resume", *words])
+
+    for suite in ("own", "smoke"):
+        write_model(sent.root / "spec.json", sent.spec.model_copy(update={"suite": suite}))
+        for words in (["own"], ["smoke"], ["smoke", "own"], ["--trust", "own"]):
+            resume(*words)
+            assert started == ["own"], words
+            started.clear()
+    assert resume("smoke").output.count("left out: run sent was not made in this checkout") == 1
+    assert "--trust is for single runs" in str(resume("--trust", "smoke").exception)
+    own.record_path("report").parent.mkdir()
+    own.record_path("report").touch()
+    assert "no run of 'smoke' can be continued here" in str(resume("smoke").exception)
+    with pytest.raises(UsageError, match="run sent was not made in this checkout"):
+        require_made_here([sent], settings)
