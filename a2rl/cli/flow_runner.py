@@ -41,6 +41,7 @@ from a2rl.run.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
+from a2rl.run.failure import is_unfinished
 from a2rl.run.records import SetupRecord
 from a2rl.sandbox.agent_log import last_lines
 
@@ -176,7 +177,7 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
             with Follower(runs, err), table_below(watcher.look, err):
                 a2rl(run_ids=ids, **parameters)
     except (KeyboardInterrupt, InterruptedByUserError) as error:
-        left = [run.id for run in runs if not run.record_path("report").exists()] or ids
+        left = [run.id for run in runs if is_unfinished(run)] or ids
         raise InterruptedByUserError(
             f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(left)}"
         ) from error

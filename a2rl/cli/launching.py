@@ -20,6 +20,7 @@ from a2rl.core.settings import Settings
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.failure import is_unfinished
 from a2rl.run.owner import create_run, locked, require_made_here
 from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
@@ -166,10 +167,11 @@ def _meant(name: str, trust: bool, settings: Settings) -> list[RunDir]:
         return [find_or_fetch(name, settings)]
     if trust:
         raise UsageError(f"--trust is for single runs, whose settings you have read; {name!r} stands for {len(named)}")
+    if not (unfinished := [run for run in named if is_unfinished(run)]):
+        by = "--suite" if named[0].spec.suite == name else "--launch"
+        raise UsageError(f"all {len(named)} runs of {name!r} have ended: `a2rl runs {by} {name}` lists them")
     found = []
-    for run in named:
-        if run.record_path("report").exists():
-            continue
+    for run in unfinished:
         try:
             require_made_here([run], settings)
             found.append(find_or_fetch(run.id, settings))

@@ -11,8 +11,8 @@ from contextlib import suppress
 from a2rl.core.errors import A2rlError
 from a2rl.core.event_log import log_failure
 from a2rl.core.files import write_atomically
-from a2rl.run.directory import PIPELINE_LOG, RunDir, pipeline_log
-from a2rl.run.events import ProcessesSurvived, RunFailed
+from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir, pipeline_log
+from a2rl.run.events import ProcessesSurvived, RunClosed, RunFailed
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record
 from a2rl.scoring.score import TaskScore
 
@@ -75,6 +75,20 @@ def refusal(run: RunDir) -> str:
         return (run.root / REFUSED).read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:
         return ""
+
+
+def is_unfinished(run: RunDir) -> bool:
+    """Says whether `a2rl resume` has something to do: a run has ended when it is judged and closed with its result.
+
+    A run that failed in a stage has a report, too, and was closed with that failure. One that cannot be read counts as
+    unfinished: whoever resumes it is told why.
+    """
+    try:
+        run.check_plain()
+        closings = run.ledger.events(RunClosed)
+    except UNREADABLE:
+        return True
+    return not closings or closings[-1].failed_stage is not None or not run.record_path("validity").exists()
 
 
 def _baseline_score(run: RunDir) -> TaskScore:

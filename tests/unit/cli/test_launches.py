@@ -8,11 +8,16 @@ from collections.abc import Callable
 import pytest
 from typer.testing import CliRunner
 
+from a2rl.cli import flow_runner, launching
 from a2rl.cli.commands import app
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
+from a2rl.run.events import RunClosed
+from a2rl.run.owner import trust
+from a2rl.run.records import ReportRecord
+from tests.simulated_runs import simulate_run
 
 
 @pytest.fixture
@@ -48,6 +53,46 @@ def test_an_empty_list_of_runs_says_why(
     for run in two_launches:
         shutil.rmtree(run.root)
     assert "no runs yet: `a2rl run` starts one" in CliRunner().invoke(app, ["runs"]).output
+
+
+@pytest.fixture
+def smoke(settings: Settings) -> dict[str, RunDir]:
+    """A suite with a report for every run. Only one run has ended."""
+    runs = {}
+    for number, name in enumerate(("ended", "failed", "not-closed", "not-judged")):
+        run = runs[name] = simulate_run(settings, number, run_id=name, suite="smoke", launch="smoke-1")
+        trust(run, settings)
+        run.write("report", ReportRecord(seconds=0, path=run.report))
+        if name != "not-judged":
+            run.record_path("validity").touch()
+        if name != "not-closed":
+            stage = "execute" if name == "failed" else None
+            run.ledger.append(RunClosed(verdict="improved", failed_stage=stage, manifest_digest="m"))
+    return runs
+
+
+def test_a_suite_stands_for_its_runs_that_have_not_ended(
+    settings: Settings, smoke: dict[str, RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do a launch, and the runs that are named after Ctrl-C."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr(flow_runner, "end_once", lambda: None)
+    monkeypatch.setattr(flow_runner, "Watcher", stop)
+    monkeypatch.setattr(launching, "_check", lambda *_: None)
+    for name in ("smoke", "smoke-1"):
+        stopped = CliRunner().invoke(app, ["resume", name]).exception
+        assert str(stopped).endswith(": a2rl resume failed not-closed not-judged")
+    smoke["not-judged"].record_path("validity").touch()
+    for name in ("failed", "not-closed"):
+        smoke[name].ledger.append(RunClosed(verdict="improved", failed_stage=None, manifest_digest="m"))
+    for name, option in (("smoke", "--suite"), ("smoke-1", "--launch")):
+        refused = CliRunner().invoke(app, ["resume", name]).exception
+        assert f"all 4 runs of '{name}' have ended: `a2rl runs {option} {name}`" in str(refused)
 
 
 @pytest.mark.heavy

@@ -14,6 +14,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
+from a2rl.run.events import RunClosed
 from a2rl.run.owner import create_run, owned, require_made_here
 from tests.run_maker import checkout
 
@@ -120,8 +121,9 @@ def test_the_suite_that_a_sent_run_names_does_not_start_it(
             started.clear()
     assert resume("smoke").output.count("left out: run sent was not made in this checkout") == 1
     assert "--trust is for single runs" in str(resume("--trust", "smoke").exception)
-    own.record_path("report").parent.mkdir()
-    own.record_path("report").touch()
+    own.record_path("validity").parent.mkdir()
+    own.record_path("validity").touch()
+    own.ledger.append(RunClosed(verdict="improved", failed_stage=None, manifest_digest="m"))
     assert "no run of 'smoke' can be continued here" in str(resume("smoke").exception)
     with pytest.raises(UsageError, match="run sent was not made in this checkout"):
         require_made_here([sent], settings)
