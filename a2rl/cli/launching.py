@@ -21,7 +21,7 @@ from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import is_unfinished
-from a2rl.run.owner import create_run, locked, require_made_here
+from a2rl.run.owner import create_run, queue, require_made_here
 from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
 
@@ -144,8 +144,7 @@ def resume(
             show_run(each, as_json)
 
     for each in runs:  # who works on one is named before the checks; of two that begin now, the flow lets one go on
-        with locked(each):
-            pass
+        queue(each)
     with showing(show):
         _check([each.spec for each in runs if not each.record_path("execute").exists()], settings)
         run_flow(runs, settings)

@@ -24,7 +24,7 @@ from a2rl.run.budget import format_duration
 from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown, Event, Graded, SubmissionAccepted
 from a2rl.run.failure import refusal
-from a2rl.run.owner import is_abandoned
+from a2rl.run.owner import idle
 from a2rl.run.records import ExecuteRecord, GradeRecord
 from a2rl.run.spec import RunSpec
 from a2rl.validity.record import counted
@@ -123,8 +123,8 @@ class _Follower:
             return "failed" if graded.verdict == "failed" else "done"
         if refusal(self.run):
             return "refused"
-        if is_abandoned(self.run):
-            return "interrupted"
+        if (phase := idle(self.run)) is not None:
+            return phase
         if self._agent != "not started":
             return "running" if self._agent == "works" else "grading"
         return "baseline" if self.run.record_path("setup").exists() else "waiting"

@@ -1,7 +1,7 @@
 """Who may work on a run: one process at a time, in the checkout that made it.
 
 The lock of a run is a kernel lock on an open file. It is released when the process ends for any reason, and a copy of
-the directory is not locked. The content of the file is only for people to read.
+the directory is not locked. The content of the file only says who that is.
 
 The settings of a run say to which URL keys are sent, what its agent may read and whether it is confined. So the
 directory of a run that somebody else made can be read, but nothing is started from it, unless the user says so. Digests
@@ -11,22 +11,35 @@ of the settings are kept beside `runs/`, so that no directory that was sent brin
     require_made_here([run], settings)        # raises UsageError for another run, unless `trust` was called
 """
 
-import json
 import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Literal
+
+from pydantic import ValidationError
 
 from a2rl.core.errors import A2rlError, UsageError
-from a2rl.core.files import file_digest, machine_failure, read_text
+from a2rl.core.files import StrictModel, file_digest, machine_failure, read_model
 from a2rl.core.locks import FileLock, is_held
 from a2rl.core.settings import Settings
+from a2rl.linux.process_tree import read_stat
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 
 LOCK = "owner.lock"
 MAX_BYTES = 4096
+
+
+class Owner(StrictModel):
+    """The content of the lock file: the process that works on the run, or was the last to do so."""
+
+    pid: int
+    host: str
+    since: str
+    queued: int | None = None
+    """If it has yet to begin the run: when it started, in clock ticks since boot."""
 
 
 @contextmanager
@@ -43,10 +56,13 @@ def owned(run: RunDir) -> Iterator[None]:
 
 
 @contextmanager
-def locked(run: RunDir) -> Iterator[None]:
+def locked(run: RunDir, queued: int | None = None) -> Iterator[None]:
     """Locks the folder of a run, which must exist but may be empty: a copy may be restored into it.
 
     Raises the same errors as `owned`.
+
+    Args:
+        queued: What the file then says; see `Owner`.
     """
     lock = FileLock(run.root / LOCK)
     if not lock.take():
@@ -56,38 +72,55 @@ def locked(run: RunDir) -> Iterator[None]:
             f"run {run.id} is in use by {owner}: wait until it has ended, or stop it, then `a2rl resume {run.id}`"
         )
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    lock.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}))
+    lock.write(Owner(pid=os.getpid(), host=socket.gethostname(), since=since, queued=queued).model_dump_json(indent=2))
     try:
         yield
     finally:
         lock.release()
 
 
-def is_abandoned(run: RunDir) -> bool:
-    """Returns whether the process that worked on a run last was one of this machine, and has ended."""
+def queue(run: RunDir) -> None:
+    """Notes that this process is to begin or continue a run. Raises the same errors as `owned`."""
+    this = read_stat(os.getpid())
+    with locked(run, queued=this.started if this else 0):
+        pass
+
+
+def idle(run: RunDir) -> Literal["waiting", "interrupted"] | None:
+    """Says why nobody works on a run: a process of this machine has yet to begin it, or has ended before it was done.
+
+    Returns:
+        None if somebody works on it, or if that is not known, as of a run of another machine.
+    """
     file = run.root / LOCK
     try:
-        return bool(json.loads(read_text(file))["host"] == socket.gethostname()) and not is_held(file)
-    except (OSError, ValueError, KeyError, TypeError, A2rlError):
-        return False
+        owner = read_model(file, Owner)
+        if owner.host != socket.gethostname() or is_held(file):
+            return None
+        process = None if owner.queued is None else read_stat(owner.pid)
+    except (OSError, A2rlError):
+        return None
+    # Another process may have this pid by now, but started later.
+    return "waiting" if process and process.is_alive and process.started == owner.queued else "interrupted"
 
 
 def _owner(lock: FileLock) -> str:
     try:
-        owner = json.loads(lock.read(MAX_BYTES))
-        return f"process {int(owner['pid'])} on {owner['host']} since {owner['since']}"
-    except (ValueError, KeyError, TypeError):
+        owner = Owner.model_validate_json(lock.read(MAX_BYTES))
+    except ValidationError:
         return "another process"
+    return f"process {owner.pid} on {owner.host} since {owner.since}"
 
 
 def create_run(spec: RunSpec, settings: Settings) -> RunDir:
-    """Creates the directory of a new run of this checkout.
+    """Creates the directory of a new run of this checkout, which this process is to begin.
 
     Raises:
-        InfrastructureError: A file cannot be written.
+        InfrastructureError: A file cannot be written, or the file system does not support locks.
     """
     run = RunDir.create(settings.runs, spec)
     trust(run, settings)
+    queue(run)
     return run
 
 

@@ -1,6 +1,7 @@
 """Tests `a2rl watch`: what it says of runs in each phase, and that it reads only what is new."""
 
 import io
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from rich.live import Live
 from a2rl.cli.console import PlainConsole
 from a2rl.cli.watching import LiveRun, Watcher, live_table, sparkline, table_below
 from a2rl.core.errors import UsageError
+from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, BaselineKnown
 from a2rl.run.failure import mark_refused
 from a2rl.run.ledger import Ledger
-from a2rl.run.owner import LOCK, owned
+from a2rl.run.owner import LOCK, Owner, create_run, owned
 from a2rl.scoring.score import TaskScore
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
@@ -76,10 +78,23 @@ def test_a_run_on_which_nobody_works_is_interrupted(settings: Settings) -> None:
         assert watcher.look()[0].phase == "running"
 
 
+def test_runs_that_a_stopped_bench_never_began_have_ended(settings: Settings) -> None:
+    create_run(spec(), settings)
+    watcher = Watcher(settings.runs, every_run)
+    [state] = watcher.look()
+    assert (state.phase, state.has_ended) == ("waiting", False)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    owner = read_model(settings.runs / spec().run_id / LOCK, Owner)
+    write_model(settings.runs / spec().run_id / LOCK, owner.model_copy(update={"pid": ended.pid}))
+    [state] = watcher.look()
+    assert (state.phase, state.has_ended) == ("interrupted", True)
+
+
 def test_a_run_of_another_machine_is_not_taken_for_interrupted(settings: Settings) -> None:
     run = RunDir.create(settings.runs, spec())
     run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
-    (run.root / LOCK).write_text('{"host": "another"}')
+    write_model(run.root / LOCK, Owner(pid=1, host="another", since=""))
     assert Watcher(settings.runs, every_run).look()[0].phase == "running"
 
 

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import read_model, write_model
 from a2rl.run.directory import RunDir
-from a2rl.run.owner import LOCK, owned
+from a2rl.run.owner import LOCK, Owner, idle, owned, queue
 from tests.run_maker import REPOSITORY
 
 HOLD = """
@@ -27,15 +29,32 @@ with owned(RunDir(Path(sys.argv[1]))):
 """
 
 
-@pytest.fixture
-def other(run: RunDir) -> "Iterator[subprocess.Popen[str]]":
-    """Starts another process that owns the run."""
-    command = [sys.executable, "-c", HOLD, str(run.root)]
+QUEUE = """
+import sys, time
+from pathlib import Path
+from a2rl.run.owner import queue
+from a2rl.run.directory import RunDir
+queue(RunDir(Path(sys.argv[1])))
+print("mine", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def process_of(code: str, run: RunDir) -> "Iterator[subprocess.Popen[str]]":
+    command = [sys.executable, "-c", code, str(run.root)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "mine\n"
         yield process
         process.kill()
+
+
+@pytest.fixture
+def other(run: RunDir) -> "Iterator[subprocess.Popen[str]]":
+    """Starts another process that owns the run."""
+    with process_of(HOLD, run) as process:
+        yield process
 
 
 def test_a_second_process_is_refused_and_told_who_owns_the_run(run: RunDir, other: "subprocess.Popen[str]") -> None:
@@ -56,6 +75,29 @@ def test_a_run_is_free_when_its_owner_has_ended_or_was_killed(run: RunDir, other
             pass
 
 
+def test_a_run_waits_while_who_is_to_begin_it_lives(run: RunDir) -> None:
+    assert idle(run) is None
+    with process_of(QUEUE, run) as process:
+        assert idle(run) == "waiting"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert idle(run) == "interrupted"
+    queue(run)
+    assert idle(run) == "waiting"
+    with owned(run):
+        assert idle(run) is None
+    assert idle(run) == "interrupted", "this process has left it"
+
+
+def test_a_process_that_got_the_pid_later_is_another(run: RunDir) -> None:
+    queue(run)
+    owner = read_model(run.root / LOCK, Owner)
+    write_model(run.root / LOCK, owner.model_copy(update={"queued": 1}))
+    assert idle(run) == "interrupted"
+    write_model(run.root / LOCK, owner.model_copy(update={"host": "another", "pid": 1 << 40}))
+    assert idle(run) is None, "it waits for another machine"
+
+
 def test_children_do_not_go_on_owning_it(run: RunDir) -> None:
     with owned(run):
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -71,9 +113,10 @@ def test_a_copy_of_a_runs_directory_belongs_to_nobody(run: RunDir, tmp_path: Pat
         assert f'"pid": {os.getpid()}' in (tmp_path / run.id / LOCK).read_text()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\xff" * 5000])
+@pytest.mark.parametrize("text", ["", "{", "[" * 4000, "[]", '{"pid": "x"}', '{"pid": 1e999}', "\xff" * 5000])
 def test_what_the_file_says_does_not_matter(run: RunDir, text: str) -> None:
     (run.root / LOCK).write_text(text)
+    assert idle(run) is None
     with owned(run):
         (run.root / LOCK).write_text(text)
         with pytest.raises(UsageError, match="another process"), owned(run):
