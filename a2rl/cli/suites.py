@@ -191,11 +191,13 @@ def find_or_fetch(run_id: str, settings: Settings) -> RunDir:
         row = cluster.claims.row(name)
         if row is not None and (row.live or row.done):
             raise taken(row)
-        if not (settings.runs / name / "spec.json").exists() and (spec := read_spec(cluster.store, name)) is not None:
-            return create_run(spec, settings)
-        if row is not None:  # one of ours, and this machine may have its settings from the store
-            trust(found := find_run(run_id, settings), settings)
-            return found
+        stored = read_spec(cluster.store, name)
+        if stored is not None and not (settings.runs / name / "spec.json").exists():
+            return create_run(stored, settings)
+        found = find_run(run_id, settings)
+        if row is not None and found.spec == stored:  # one of ours, and its settings here are those of the store
+            trust(found, settings)
+        return found
     return find_run(run_id, settings)
 
 

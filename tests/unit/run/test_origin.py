@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from a2rl.cli import flow_runner, launching
 from a2rl.cli.commands import app
+from a2rl.cluster.copies import write_spec
 from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
@@ -54,6 +55,12 @@ def test_a_run_that_was_sent_is_refused(
     assert f"a2rl resume --trust {sent.id}" in str(refused.exception)
 
 
+def register(run: RunDir, cluster: Cluster) -> None:
+    """Makes a run known to the machines that share a store."""
+    write_spec(cluster.store, run.spec)
+    cluster.claims.register([new_run(run.spec)])
+
+
 class ChecksReachedError(Exception):
     """The checks before a run are reached, and find something."""
 
@@ -77,8 +84,9 @@ def test_a_resume_that_cannot_begin_is_no_attempt(
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
     monkeypatch.setattr(launching, "_check", check)
-    claims = Cluster.needed(Settings.load()).claims
-    claims.register([new_run(run.spec)])
+    cluster = Cluster.needed(Settings.load())
+    register(run, cluster)
+    claims = cluster.claims
     before = claims.row(run.id)
     assert isinstance(CliRunner().invoke(app, ["resume", run.id]).exception, ChecksReachedError)
     after = claims.row(run.id)
@@ -87,6 +95,19 @@ def test_a_resume_that_cannot_begin_is_no_attempt(
     assert (after.epoch, after.live, after.outcome) == (before.epoch, before.live, before.outcome) == (0, False, "")
     with owned(run):
         pass
+
+
+def test_a_sent_run_with_the_id_of_one_in_the_store_is_refused(
+    run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
+    monkeypatch.setattr(launching, "_check", check)
+    register(run, Cluster.needed(Settings.load()))
+    write_model(run.root / "spec.json", run.spec.model_copy(update={"base_url": "https://collects.example/v1"}))
+    refused = CliRunner().invoke(app, ["resume", run.id]).exception
+    assert isinstance(refused, UsageError)
+    assert "https://collects.example/v1" in str(refused)
 
 
 def test_a_run_that_is_in_use_is_refused_before_the_checks(
