@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from a2rl.cluster.status import fetch_suites, submitted_runs
 from a2rl.core.errors import UsageError
-from a2rl.core.files import FrozenModel, write_atomically, write_model
+from a2rl.core.files import FrozenModel, digest_of, write_atomically, write_model
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
@@ -37,6 +37,7 @@ COLUMNS = (
 
 MAX_NAME = 100
 """A longer name is cut; it becomes a folder's."""
+DIGEST_CHARS = 8
 
 
 class CellRow(FrozenModel):
@@ -92,8 +93,15 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
 
 
 def report_name(names: Sequence[str]) -> str:
-    """Returns the name of the folder for a report over these suites, launches or runs."""
-    return re.sub(r"[^\w.-]", "_", "-and-".join(dict.fromkeys(names)))[:MAX_NAME]
+    """Returns the name of the folder for a report over these suites, launches or runs.
+
+    If the names cannot be read from it, because it was cut or characters were replaced, it ends with a digest of them.
+    """
+    wanted = list(dict.fromkeys(names))
+    name = re.sub(r"[^\w.-]", "_", "-and-".join(wanted))[:MAX_NAME]
+    if name.split("-and-") == wanted:
+        return name
+    return f"{name[: MAX_NAME - DIGEST_CHARS - 1]}-{digest_of(wanted)[:DIGEST_CHARS]}"
 
 
 def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) -> Path:

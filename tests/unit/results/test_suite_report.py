@@ -322,6 +322,14 @@ def test_a_report_over_no_readable_run_is_an_error_that_says_so(tmp_path: Path) 
 
 
 def test_the_folder_of_a_report_cannot_be_elsewhere() -> None:
-    assert report_name(["../../etc", "b"]) == ".._.._etc-and-b"
+    assert report_name(["../../etc", "b"]).startswith(".._.._etc-and-b-")
     assert "/" not in report_name(["a/" * 200])
     assert len(report_name(["a" * 500])) == 100
+
+
+def test_reports_over_other_runs_are_in_other_folders() -> None:
+    runs = [f"reasoning_gym-number_format-scripted-20260412-093015-{name}" for name in ("a1b2", "c3d4", "e5f6", "0718")]
+    names = (runs[:3], [*runs[:2], runs[3]], ["one", "other"], ["one-and-other"], ["a/b"], ["a_b"])
+    assert len({report_name(each) for each in names}) == len(names)
+    assert report_name(["one", "other", "one"]) == "one-and-other"
+    assert report_name(["smoke"]) == "smoke"
