@@ -118,7 +118,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     if not found.runs:
         raise UsageError("there is no run to report on")
     folder = settings.reports / name
-    links = {run.id: os.path.relpath(run.report, folder) for run in runs}
+    links = {run.id: os.path.relpath(run.report, folder) for run in runs if run.report.exists()}
     return write_site(folder, name, found, links, settings)
 
 

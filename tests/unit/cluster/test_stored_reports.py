@@ -28,7 +28,10 @@ def other(tmp_path: Path, settings: Settings) -> Settings:
 
 def do_runs(settings: Settings, *numbers: int) -> None:
     for number in numbers:
-        with held(simulate_run(settings, number), settings):
+        run = simulate_run(settings, number)
+        run.report.parent.mkdir()
+        run.report.write_text("a page")
+        with held(run, settings):
             pass
 
 

@@ -290,14 +290,18 @@ def test_a_replaced_ledger_of_equal_size_and_time_is_read_again(tmp_path: Path) 
     assert summary_of(run).tries == summary_of(other).tries != first.tries
 
 
-def test_runs_may_be_on_another_disk(tmp_path: Path) -> None:
+def test_only_pages_of_runs_that_exist_are_linked(tmp_path: Path) -> None:
+    """Runs may be on another disk."""
     settings, large = checkout(tmp_path), tmp_path / "large"
     large.mkdir()
     (settings.root / "runs").symlink_to(large)
-    run = simulate_run(settings, 1)
-    page = write_suite_report("sim", [run], settings)
+    run, unfinished = simulate_run(settings, 1), simulate_run(settings, 2)
+    run.report.parent.mkdir()
+    run.report.touch()
+    page = write_suite_report("sim", [run, unfinished], settings)
     assert run.root == large / run.id
     assert f'href="{os.path.relpath(large, page.parent)}/{run.id}/report/index.html"' in page.read_text()
+    assert f"{unfinished.id}/report" not in page.read_text()  # it has no page yet
 
 
 def test_a_broken_run_does_not_prevent_the_report(tmp_path: Path) -> None:
