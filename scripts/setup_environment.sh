@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a separate environment from its lock file: the CUDA build where there is an NVIDIA GPU, else the CPU build. A2RL_BUILD=cuda
-# asks for the former, such as in an image.
+# Installs a separate environment from its lock file: the CUDA build where there is an NVIDIA GPU, else the CPU build, unless A2RL_BUILD
+# says `cuda` or `cpu`, such as in an image.
 # It is safe to run this again: a finished environment is kept; an unfinished one, or one of other versions, is replaced.
 #
 #   scripts/setup_environment.sh agent    what agents train with, into .venv-agent, which comes first on their PATH
@@ -48,8 +48,7 @@ install_compiled() { # PACKAGE==VERSION: it is built on this machine, unless its
 }
 
 command -v "$python" >/dev/null || { say "needs $python on PATH (or set A2RL_PYTHON)"; exit 1; }
-build=${A2RL_BUILD:-cpu}
-! nvidia-smi --list-gpus >/dev/null 2>&1 || build=cuda
+build=$(scripts/setup_packages.sh --build)
 lock=requirements-$name-$build.lock
 [ -f "$lock" ] || lock=requirements-$name.lock
 wanted="$build $(cat "$lock" "$0" | sha256sum | cut -c1-16)"

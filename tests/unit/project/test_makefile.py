@@ -130,8 +130,8 @@ def write_program(machine: Path, name: str, text: str) -> None:
     (machine / "bin" / name).chmod(0o755)
 
 
-def set_up(machine: Path, name: str) -> str:
-    environ = {"PATH": f"{machine / 'bin'}:/usr/bin:/bin", "CUDA_HOME": "/nowhere"}
+def set_up(machine: Path, name: str, **more: str) -> str:
+    environ = {"PATH": f"{machine / 'bin'}:/usr/bin:/bin", "CUDA_HOME": "/nowhere", **more}
     done = subprocess.run(
         [machine / "scripts/setup_environment.sh", name], env=environ, capture_output=True, text=True, check=False
     )
@@ -161,6 +161,13 @@ def test_without_a_gpu_the_environments_say_what_needs_one(machine: Path) -> Non
     assert (machine / ".venv-agent/left-out.txt").is_file()
 
 
+@pytest.mark.parametrize(("gpu", "build"), [(True, "cpu"), (False, "cuda")])
+def test_the_build_that_is_asked_for_is_installed(machine: Path, gpu: bool, build: str) -> None:
+    if gpu:
+        write_program(machine, "nvidia-smi", "#!/bin/sh\n")
+    assert f"requirements-vllm-{build}.lock into" in set_up(machine, "vllm", A2RL_BUILD=build)
+
+
 def test_messages_name_no_target_of_make_that_sets_up(repository: Path) -> None:
     """A project of an installed package has the scripts, but no Makefile."""
     modules = [*(repository / "a2rl").rglob("*.py")]
@@ -188,6 +195,7 @@ def test_without_a_gpu_the_small_build_of_torch_is_installed(machine: Path, reac
         (dict[str, str](), "cpu" if reachable and not gpu else "any"),
         ({"UV_TORCH_BACKEND": "cu130"}, "cu130"),
         ({"A2RL_BUILD": "cuda"}, "any"),
+        ({"A2RL_BUILD": "cpu"}, "cpu" if reachable else "any"),
     ):
         done = subprocess.run(
             command, cwd=machine, env={"PATH": path} | given, capture_output=True, text=True, check=True
