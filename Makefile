@@ -110,6 +110,6 @@ dist: setup ## build the wheel and the source archive in dist/ and check them; u
 lock: ## resolve the dependencies and write the lock files (for maintainers)
 	@scripts/lock.sh
 
-clean: ## remove everything that was made, except .venv and DVC's cache
-	@find models -mindepth 1 -maxdepth 1 ! -name .gitignore ! -name "dvc.*" ! -name "tiny*" -exec rm -rf {} +
-	@rm -rf runs data mlruns/mlflow.db mlruns/artifacts baselines/cache .prefect .pytest_cache .mypy_cache .ruff_cache
+# Nothing that a run made, reads or paid for, so it does no harm while one goes on.
+clean: ## remove the caches of pytest, mypy and ruff, what `make dist` built, and what tiny was trained on; no run and nothing it reads
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache build dist data/pretraining

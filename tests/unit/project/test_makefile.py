@@ -79,6 +79,18 @@ def test_a_used_port_of_the_mlflow_page_is_named_with_a_remedy(folder: Path) -> 
     assert refused.stdout == f"port {port} is in use: name another one with make ui PORT=...\n"
 
 
+def test_clean_keeps_runs_paid_answers_and_models(folder: Path) -> None:
+    kept = (
+        "runs/a", "data/judgements.db", "data/searches.db", "data/full/gsm8k", "data/mini/gsm8k", "models/mine",
+        "models/tiny", "mlruns/mlflow.db", "baselines/cache", "reports/a", ".venv", ".prefect",
+    )  # fmt: skip
+    for name in (*kept, "data/pretraining", ".pytest_cache", "dist"):
+        (folder / name).mkdir(parents=True)
+    assert make(folder, "clean").returncode == 0
+    assert [name for name in kept if not (folder / name).is_dir()] == []
+    assert not [name for name in ("data/pretraining", ".pytest_cache", "dist") if (folder / name).exists()]
+
+
 def test_without_a_prefect_server_deploy_says_how_to_start_one(folder: Path) -> None:
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / ".venv/.installed").touch()
