@@ -20,12 +20,12 @@ from a2rl.linux.gpus import Gpu, usable_gpus
 from a2rl.linux.resources import GIB, Resources
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
-from a2rl.run.disk import disk_of_runs
+from a2rl.run.disk import disk_of_runs, format_bytes
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
 from a2rl.sandbox.selection import Machine, examine_machine, probe_limits, select_sandbox
 
-ENOUGH_DISK_GIB = 10
+ENOUGH_DISK_BYTES = 10e9
 
 WITH_CONTROL_GROUP = "`systemd-run --user --scope -p Delegate=yes`"
 
@@ -102,9 +102,9 @@ def _network(settings: Settings) -> Diagnosis:
 
 
 def _disk(settings: Settings) -> Diagnosis:
-    free = shutil.disk_usage(disk_of_runs(settings)).free / 2**30
-    mend = "" if free >= ENOUGH_DISK_GIB else "free some space: runs/ keeps all checkpoints"
-    return Diagnosis("disk", not mend, False, f"{free:.0f} GiB free", mend)
+    free = shutil.disk_usage(disk_of_runs(settings)).free
+    mend = "" if free >= ENOUGH_DISK_BYTES else "free some space: runs/ keeps all checkpoints"
+    return Diagnosis("disk", not mend, False, f"{format_bytes(free)} free", mend)
 
 
 def _gpu(settings: Settings) -> Diagnosis:

@@ -13,10 +13,10 @@ from a2rl.config.suite import SETTINGS, Suite
 from a2rl.core.settings import Settings
 from a2rl.execution.preflight import CheckResult, examine_runs
 from a2rl.run.budget import format_duration
+from a2rl.run.disk import format_bytes
 from a2rl.run.spec import RunSettings
 
 ALWAYS_SHOWN = ("task", "agent", "budget_s")
-GIB = 2**30
 
 
 def show_dry_run(name: str, suite: Suite, params: Params, settings: Settings, as_json: bool) -> None:
@@ -77,16 +77,17 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _show_totals(found: Estimate) -> None:
-    disk = "unknown" if found.disk_bytes is None else f"about {found.disk_bytes / GIB:,.1f} GiB"
+    disk = "unknown" if found.disk_bytes is None else f"about {format_bytes(found.disk_bytes)}"
+    shortage = f" But {found.disk_shortage}." if found.disk_shortage else ""
     rows = [
         ("runs", f"{found.runs}, {found.concurrency} at a time"),
         ("agent hours", f"{found.agent_hours:,.1f}, the sum of the budgets"),
         ("wall hours", f"{found.wall_hours:,.1f} at least; baselines and grading come on top"),
-        ("disk", f"{disk}: {found.disk_explained}"),
+        ("disk", f"{disk}: {found.disk_explained}{shortage}"),
     ]
     for size in found.models:
-        gib = "size unknown" if size.bytes is None else f"{size.bytes / GIB:,.2f} GiB, {size.source}"
-        rows.append(("base model", f"{size.model}: {gib}"))
+        text = "size unknown" if size.bytes is None else f"{format_bytes(size.bytes)}, {size.source}"
+        rows.append(("base model", f"{size.model}: {text}"))
     for title, text in rows:
         say(Text.assemble((f"{title:<13}", "bold"), text))
     out.print()

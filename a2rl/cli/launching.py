@@ -107,7 +107,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     from a2rl.cli.results import list_runs, run_object, show_list
 
     say_aside(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}")
-    created = _create(specs, settings)
+    created = _create(specs, settings, concurrency)
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
             run_flow(created, settings, suite=specs[0].suite, concurrency=concurrency)
@@ -193,9 +193,9 @@ def _report_on_launch(runs: Sequence[RunDir], settings: Settings) -> None:
         say(f"report over all runs: {page}")
 
 
-def _create(specs: Sequence[RunSpec], settings: Settings) -> list[RunDir]:
+def _create(specs: Sequence[RunSpec], settings: Settings, concurrency: int = 1) -> list[RunDir]:
     """Creates runs that can start, and gets their base models."""
-    _warn(specs, settings)
+    _warn(specs, settings, concurrency)
     _check(specs, settings)
     fetch([spec.model for spec in specs], settings)
     return [create_run(spec, settings) for spec in specs]
@@ -225,11 +225,12 @@ def _require_prefect(settings: Settings) -> None:
         ) from error
 
 
-def _warn(specs: Sequence[RunSpec], settings: Settings) -> None:
-    """Says what the runs cannot do with these keys and drivers, before any of them starts."""
+def _warn(specs: Sequence[RunSpec], settings: Settings, concurrency: int) -> None:
+    """Says what the runs cannot do with these keys, drivers and disk, before any of them starts."""
+    from a2rl.config.estimate import disk_shortage
     from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 
-    texts = set()
+    texts = {disk_shortage(specs, concurrency, settings)} - {""}
     for spec in {(each.agent, each.driver, each.base_url): each for each in specs}.values():
         agent = find_agent(spec.agent, settings.root)
         for name in keys_too_short_to_hide(agent, settings):

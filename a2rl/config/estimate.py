@@ -2,8 +2,8 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from typing import Literal
 
 from a2rl.config.plan import cells_of
@@ -13,7 +13,7 @@ from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import parameters_in_name
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.run.disk import most_kept
+from a2rl.run.disk import disk_of_runs, most_kept, suite_shortage
 from a2rl.run.ranking import sample_in_words
 from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Protocol, RunSettings
@@ -70,6 +70,8 @@ class Estimate(StrictModel):
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str
+    disk_shortage: str
+    """What to do if what is kept may not fit on the disk; empty if it does."""
     models: tuple[CheckpointSize, ...]
     tasks: tuple[TaskResolution, ...]
 
@@ -91,6 +93,7 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
         wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
         disk_bytes=_disk_bytes(cells, sizes),
         disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
+        disk_shortage=disk_shortage(cells, suite.concurrency, settings),
         models=tuple(sizes.values()),
         tasks=tuple(
             resolution(load_task(task, settings.root), variant, protocol, limit)
@@ -136,6 +139,16 @@ def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, CheckpointSize]) 
             return None
         total += size * count
     return total
+
+
+def disk_shortage(runs: Iterable[RunSettings], concurrency: int, settings: Settings) -> str:
+    """Says what to do if the checkpoints of runs may not fit on the disk together; empty if they do.
+
+    Runs with a base model of unknown size are left out.
+    """
+    size_of = cache(lambda model: model_size(model, settings).bytes)
+    sized = [(run, size) for run in runs if (size := size_of(run.model))]
+    return suite_shortage(sized, concurrency, disk_of_runs(settings))
 
 
 def resolution(task: Task, variant: Variant, protocol: Protocol, limit: int | None = None) -> TaskResolution:

@@ -1,6 +1,7 @@
 """The disk space that a run takes for checkpoints."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,40 @@ def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
     """
     kept = most_kept(settings)
     return DiskNeed(kept, (kept + WORKING) * model_bytes + MARGIN)
+
+
+def disk_of_suite(runs: Sequence[tuple[RunSettings, int]], concurrency: int) -> int:
+    """Returns the bytes that runs take together: what each keeps for good, and what those at work take besides.
+
+    Args:
+        runs: The settings of each run, and the size of its base model's weights.
+        concurrency: How many of them are at work at a time.
+    """
+    kept = [size * {"all": most_kept(settings), "best": 1, "none": 0}[settings.keep] for settings, size in runs]
+    whole = [disk_need(settings, size).bytes - MARGIN for settings, size in runs]
+    at_work = sorted((all_of_it - stays for all_of_it, stays in zip(whole, kept, strict=True)), reverse=True)
+    return sum(kept) + sum(at_work[:concurrency]) + MARGIN
+
+
+def suite_shortage(runs: Sequence[tuple[RunSettings, int]], concurrency: int, place: Path) -> str:
+    """Says what to do if the checkpoints of several runs may not fit together; empty if they do.
+
+    It is no reason to refuse them: agents may submit less, and space may be freed meanwhile. A run that does not fit
+    when its turn comes is refused then.
+
+    Args:
+        runs: As in `disk_of_suite`.
+        place: A folder on the disk of the runs.
+    """
+    free, need = shutil.disk_usage(place).free, disk_of_suite(runs, concurrency)
+    if len(runs) < 2 or need <= free:
+        return ""
+    fewer = disk_of_suite([(each.model_copy(update={"keep": "best"}), size) for each, size in runs], concurrency)
+    way = f", or use --keep best ({format_bytes(fewer)})" if fewer < need else ""
+    return (
+        f"the submissions that these {len(runs)} runs keep take up to {format_bytes(need)}, besides what agents leave "
+        f"in their workspaces, and {format_bytes(free)} are free, so later runs may be refused: free some space{way}"
+    )
 
 
 def disk_of_runs(settings: Settings) -> Path:
@@ -100,4 +135,4 @@ def check_download(model: str, size: int) -> None:
 
 def format_bytes(size: float) -> str:
     """Formats a size for people: 3_420_000 -> 3.4 MB, 15_200_000_000 -> 15.2 GB."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"

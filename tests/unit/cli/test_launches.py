@@ -4,6 +4,8 @@ import json
 import shutil
 import socket
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -115,4 +117,17 @@ def test_nothing_starts_if_the_users_prefect_does_not_answer(
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
     said = CliRunner().invoke(app, ["run", "--task", "gsm8k", "--agent", "noop", "--model", "tiny"])
     assert "where no Prefect server answers" in str(said.exception), said.output
+    assert not list(RunDir.all(settings.runs))
+
+
+def test_a_launch_that_may_not_fit_on_the_disk_says_so_first(
+    settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=600 << 20))
+    for module in ("config.estimate", "execution.preflight"):
+        monkeypatch.setattr(f"a2rl.{module}.model_size", lambda *_: SimpleNamespace(bytes=10_000_000))
+    command = ["bench", "smoke", "--task", "gsm8k", "--agent", "noop", "--model", str(base_model)]
+    said = CliRunner().invoke(app, [*command, "--seed", "0", "--seed", "1"])
+    assert "the submissions that these 2 runs keep take up to 0.8 GB" in " ".join(said.output.split())
     assert not list(RunDir.all(settings.runs))

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -84,6 +85,18 @@ def test_a_dry_run_starts_nothing_and_needs_no_agent_or_model(
     assert (found["runs"], found["agent_hours"], len(found["grid"])) == (5, 60, 5)
     assert {run["driver"] for run in found["grid"]} == {"claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"}
     assert found["tasks"][0]["items"] == 1319
+
+
+def test_a_dry_run_says_what_may_not_fit_on_the_disk(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=64_000_000_000))
+    command = ["bench", "paper-main", "--task", "gsm8k", "--model", "nobody/Model-1B", "--dry-run", "--json"]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
+    assert "disk         about 202.0 GB: each base model once" in done.stdout
+    assert "nobody/Model-1B: 2.0 GB, by its name" in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["disk_shortage"] in done.stdout
+    assert "these 5 runs keep take up to 104.5 GB" in found["disk_shortage"]
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
