@@ -28,7 +28,7 @@ from prefect.runtime import flow_run
 from a2rl.anchor.follower import ANCHOR_NOTE, Anchor
 from a2rl.cluster.holding import held
 from a2rl.config.params import Params, load_params
-from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.config.plan import choose_suite, plan_runs, shared_port
 from a2rl.config.suite import SUITE_SETTINGS, Function, Setting, with_parameters
 from a2rl.core.errors import (
     A2rlError,
@@ -276,6 +276,8 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
 
 def _concurrency_of(runs: Sequence[RunDir], params: Params) -> int:
     """Returns how many of some runs go on at a time: as many as when they were begun, if they are of one suite."""
+    if shared_port(run.spec for run in runs):
+        return 1
     names = {run.spec.suite for run in runs}
     suite = params.suites.get(names.pop()) if len(names) == 1 else None
     return suite.concurrency if suite else 1

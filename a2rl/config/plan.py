@@ -4,7 +4,8 @@ import platform
 import secrets
 import subprocess
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,12 @@ def _check_combination(cell: RunSettings, settings: Settings) -> None:
         check_limit(cell.limit, items, f"{cell.task} ({cell.variant})", halved=cell.protocol == "strict")
 
 
+def shared_port(runs: Iterable[RunSettings]) -> int:
+    """Returns a port on which several runs want to be graded, so that they cannot run side by side; 0 if none."""
+    [(port, count)] = Counter(run.grading_port for run in runs if run.grading_port).most_common(1) or [(0, 0)]
+    return port if count > 1 else 0
+
+
 def check_source(source: str | Path | None, variant: Variant) -> None:
     """Raises UsageError if there is a copy of data, and the variant uses none."""
     if source and variant == "mini":
@@ -134,6 +141,11 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
     """
     cells = cells_of(suite, settings)
     agents = check_cells(cells, params, settings)
+    if suite.concurrency > 1 and (port := shared_port(cells)):
+        raise UsageError(
+            f"--grading-port {port} serves one run at a time, and {suite.concurrency} would run side by side: leave it "
+            "out, so that each run gets a free port, or give --concurrency 1"
+        )
     common = {
         "suite": name,
         "launch": new_launch_id(name),

@@ -22,6 +22,7 @@ from a2rl.core.settings import Settings
 from a2rl.core.urls import require_certificates
 from a2rl.execution.command import readable_by
 from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
+from a2rl.grading.service_process import listen
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
 from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
@@ -256,6 +257,13 @@ def _services_answer(spec: RunSpec, here: ThisMachine) -> str:
     return _services(spec, here, ask=True) if is_used else ""
 
 
+def _grading_port(spec: RunSpec, here: ThisMachine) -> str:
+    if not spec.grading_port:
+        return ""
+    listen(spec.grading_port).close()
+    return f"{spec.grading_port} is free"
+
+
 def _anchor(spec: RunSpec, here: ThisMachine) -> str:
     return check_keys(load_params(here.settings.root).anchor, here.settings.root)
 
@@ -294,6 +302,7 @@ CHECKS = (
     ),
     Check("judge", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge_key),
     Check("search", lambda spec: (spec.task, str(spec.options)), _services),
+    Check("grading port", lambda spec: spec.grading_port, _grading_port),
     Check("anchor", lambda spec: (), _anchor),
     Check("judge answers", lambda spec: spec.judge and spec.judge.model_dump_json(), _judge, is_free=False),
     Check("search answers", lambda spec: (spec.task, str(spec.options)), _services_answer, is_free=False),

@@ -46,7 +46,7 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         self._run, self._settings, self._now = run, settings, now
         self._restarts = 0
         forget_crashes(run)
-        self._listener = _listen(run.spec.grading_port)
+        self._listener = listen(run.spec.grading_port)
         self._channel = -1
         self._last_report = self._last_ok = self._looked = 0.0
         self._ready, self._problem = False, ""
@@ -172,8 +172,13 @@ class ServiceProcess(AbstractContextManager["ServiceProcess"]):
         return child
 
 
-def _listen(port: int) -> socket.socket:
-    """Returns a socket that listens on a port; on any free one if it is 0."""
+def listen(port: int) -> socket.socket:
+    """Returns a socket that listens on a port; on any free one if it is 0.
+
+    Raises:
+        UsageError: This port is in use, or not for this user.
+        InfrastructureError: No port is free.
+    """
     try:
         return socket.create_server((LOOPBACK, port), backlog=128)
     except OSError as error:

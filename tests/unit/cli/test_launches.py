@@ -131,3 +131,15 @@ def test_a_launch_that_may_not_fit_on_the_disk_says_so_first(
     said = CliRunner().invoke(app, [*command, "--seed", "0", "--seed", "1"])
     assert "the submissions that these 2 runs keep take up to 0.8 GB" in " ".join(said.output.split())
     assert not list(RunDir.all(settings.runs))
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_runs_side_by_side_cannot_share_a_grading_port(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    command = ["bench", "smoke", "--concurrency", "2", "--grading-port", "8765", *more]
+    said = CliRunner().invoke(app, [*command, "--task", "gsm8k", "--task", "webshop"])
+    assert "--grading-port 8765 serves one run at a time" in str(said.exception), said.output
+    assert "or give --concurrency 1" in str(said.exception)
+    assert not list(RunDir.all(settings.runs))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -110,6 +111,14 @@ def test_all_problems_are_found_at_once_each_with_its_remedy(settings: Settings)
 def test_a_missing_mirror_is_a_problem_before_a_download(settings: Settings) -> None:
     found = problems([spec(variant="full", source="/no/mirror", model="smollm2-135m", sandbox="none")], settings)
     assert found["data"] == "--source /no/mirror is not a folder: give the folder with the task's data files"
+
+
+def test_a_grading_port_that_is_in_use_is_a_problem(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        run = ready(grading_port=taken.getsockname()[1])
+        found = problems([run], settings)["grading port"]
+    assert re.match(rf"port {run.grading_port} cannot be used.*choose another --grading-port", found)
+    assert "grading port" not in problems([run], settings)
 
 
 def test_an_llm_of_ones_own_needs_no_key(settings: Settings) -> None:

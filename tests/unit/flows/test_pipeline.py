@@ -132,6 +132,10 @@ def test_runs_go_on_side_by_side_as_in_their_suite(settings: Settings) -> None:
     alone = RunDir.create(settings.runs, spec(run_id="alone", suite="runs"))
     assert pipeline._concurrency_of(of_suite, params) == params.suites["smoke"].concurrency > 1
     assert pipeline._concurrency_of([alone], params) == pipeline._concurrency_of([*of_suite, alone], params) == 1
+    on_a_port = [
+        RunDir.create(settings.runs, spec(run_id=f"p{number}", suite="smoke", grading_port=8765)) for number in range(2)
+    ]
+    assert pipeline._concurrency_of(on_a_port, params) == 1
 
 
 @pytest.mark.parametrize("end", [FileClaims.close, lambda claims, run_id, _: claims._path(run_id).unlink()])
