@@ -130,7 +130,7 @@ def resume(
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import show_run
+    from a2rl.cli.results import run_object, show_run
 
     settings = Settings.load()
     runs = list(dict.fromkeys(each for name in run_id for each in _meant(name, trust, settings)))
@@ -141,7 +141,9 @@ def resume(
 
     def show() -> None:
         for each in runs:
-            show_run(each, as_json)
+            show_run(each, as_json=False)
+        if as_json:
+            print_json([run_object(each) for each in runs])
 
     for each in runs:  # who works on one is named before the checks; of two that begin now, the flow lets one go on
         queue(each)

@@ -108,6 +108,20 @@ def test_mlflow_and_the_report_carry_the_launch(settings: Settings, two_launches
     assert "smoke-1" in run.report.read_text(encoding="utf-8").replace(run.id, "")
 
 
+def test_runs_that_were_resumed_are_json_on_the_last_line(
+    settings: Settings, two_launches: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    monkeypatch.setattr("a2rl.cli.launching._check", lambda *_: None)
+    monkeypatch.setattr("a2rl.cli.flow_runner.run_flow", lambda *_: None)
+    ids = [run.id for run in two_launches]
+    printed = CliRunner().invoke(app, ["resume", "--trust", *ids, "--json"])
+    assert printed.exit_code == 0, printed.output
+    *sentences, last = printed.stdout.splitlines()
+    assert [run["run_id"] for run in json.loads(last)] == ids
+    assert not [line for line in sentences if line.startswith("{")]
+
+
 def test_nothing_starts_if_the_users_prefect_does_not_answer(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
