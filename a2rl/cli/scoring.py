@@ -15,7 +15,7 @@ from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import held_device, planned_for
-from a2rl.grading.job import EngineChoice, GradeJob, judge_of, score_items, selected_ids
+from a2rl.grading.job import EngineChoice, GradeJob, ids_of_job, judge_of, score_items, selected_ids
 from a2rl.grading.model_process import require_complete
 from a2rl.grading.outputs import OnProgress
 from a2rl.grading.pool import grade_now
@@ -110,8 +110,8 @@ def grade_checkpoint(
         outputs: The file to write the model's answers to, one row for each item.
 
     Raises:
-        UsageError: The task, the model or a setting does not exist, the model cannot take the task's prompts, or the
-            file cannot be written.
+        UsageError: The task, the model or a setting does not exist, there are fewer items than asked for, the model
+            cannot take the task's prompts, or the file cannot be written.
         InvalidSubmissionError: Some weights are missing or not finite.
         InfrastructureError: Grading failed.
     """
@@ -120,6 +120,7 @@ def grade_checkpoint(
     with tempfile.TemporaryDirectory() as scratch:
         job = _job(settings, request, Path(scratch))
         data = ensure_data(job.task, job.variant, request.source, settings)
+        ids_of_job(job)  # refuses a sample that the data is too small for, as the worker would
         check_prompts(job, request.model, job.model, job.hidden, settings.root)
         require_finite_weights(job.model)
         if job.backend == "vllm":

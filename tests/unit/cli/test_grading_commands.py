@@ -34,3 +34,14 @@ def test_a_copy_of_data_is_refused_where_none_is_used(
     for command in commands:
         with pytest.raises(UsageError, match="--source is for the full variant"):
             command()
+
+
+def test_a_sample_of_more_items_than_there_are_is_refused(
+    settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker is started for it."""
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    monkeypatch.setattr("a2rl.cli.scoring.grade_now", lambda *_: pytest.fail("a worker was started"))
+    with pytest.raises(UsageError, match="--limit 99,999 is more than the") as refused:
+        grade(Context(), "gsm8k", str(base_model), limit=99_999)  # type: ignore[arg-type]
+    assert refused.value.exit_code == 2
