@@ -6,7 +6,7 @@ from typing import Any
 from rich.text import Text
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.config.estimate import Estimate, estimate
+from a2rl.config.estimate import HOUR_S, Estimate, estimate
 from a2rl.config.params import Params
 from a2rl.config.plan import cells_of, check_cells, plan_runs
 from a2rl.config.suite import SETTINGS, Suite
@@ -81,8 +81,8 @@ def _show_totals(found: Estimate) -> None:
     shortage = f" But {found.disk_shortage}." if found.disk_shortage else ""
     rows = [
         ("runs", f"{found.runs}, {found.concurrency} at a time"),
-        ("agent hours", f"{found.agent_hours:,.1f}, the sum of the budgets"),
-        ("wall hours", f"{found.wall_hours:,.1f} at least; baselines and grading come on top"),
+        ("agent time", f"{format_duration(found.agent_hours * HOUR_S)}, the sum of the budgets"),
+        ("wall time", f"{format_duration(found.wall_hours * HOUR_S)} at least; baselines and grading come on top"),
         ("disk", f"{disk}: {found.disk_explained}{shortage}"),
     ]
     for size in found.models:

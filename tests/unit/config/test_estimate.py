@@ -105,6 +105,14 @@ def test_a_dry_run_refuses_what_a_run_would_refuse(settings: Settings, monkeypat
     assert "Did you mean 'gsm8k'" in str(done.exception)
 
 
+def test_a_dry_run_says_how_long_short_runs_take(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    options = ["--task", "gsm8k", "--seed", "0", "--seed", "1", "--budget", "80s", "--concurrency", "1"]
+    done = CliRunner().invoke(app, ["bench", "smoke", *options, "--dry-run"])
+    assert "agent time   2m40s, the sum of the budgets" in done.stdout
+    assert "wall time    2m40s at least" in done.stdout
+
+
 def test_a_dry_run_says_what_a_sample_can_show(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     options = ["--task", "gsm8k", "--limit", "64", "--limit", "1319", "--dry-run", "--json"]
