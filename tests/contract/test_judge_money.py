@@ -180,7 +180,7 @@ def test_what_the_judge_cost_is_shown_everywhere(tmp_path: Path, capsys: pytest.
 
 
 def problem_of_account(run: RunDir, settings: Settings) -> str:
-    [problem] = [check.problem for check in verify_run(run, Tracker(settings)) if "the records" in check.what]
+    [problem] = [check.problem for check in verify_run(run, Tracker(settings)) if "the judge" in check.what]
     return problem
 
 

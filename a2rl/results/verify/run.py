@@ -68,7 +68,6 @@ def check_records(run: RunDir) -> None:
     record = run.read("grade", GradeRecord)
     if record is None:
         return
-    _check_account(run, record)
     best = best_submission(run.ledger)
     if record.final is None:
         _check_no_result(record, best is not None)
@@ -135,9 +134,12 @@ def _check_failure(run: RunDir, record: GradeRecord) -> None:
         require(excused or lacks_score or unjudged, "the record says that the run failed, but the ledger has a result")
 
 
-def _check_account(run: RunDir, record: GradeRecord) -> None:
-    if record.judge is None:
+def _check_account(run: RunDir) -> None:
+    record = run.read("grade", GradeRecord)
+    if record is None or record.judge is None:
         return
+    if is_of_others(run) and not run.account.exists():  # no bundle has it
+        raise NotCheckedError("the judge's account is not here")
     known = judge_record(run)
     require(
         known is not None and known.use == record.judge.use,
@@ -350,6 +352,7 @@ def verify_run(
         ("the baseline is that of this base model and these items", lambda: check_baseline(run)),
         ("scores follow from the per-item results", lambda: check_items(run)),
         ("the records follow from the ledger", lambda: check_records(run)),
+        ("the judge was paid what the record says", lambda: _check_account(run)),
         ("the validity only became worse, and its findings are unchanged", lambda: check_validity(run)),
         ("files are those with which the run ended", lambda: check_files(run, absent)),
         ("the agent's code is that of its history", lambda: check_code(run)),

@@ -17,6 +17,7 @@ from a2rl.bundle.audit import FLAGGED, SOUND, UNSOUND, VOID, Audit, audit
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
+from a2rl.judge.params import JudgeParams
 from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
 from a2rl.recording.trajectory import read_summary
@@ -29,7 +30,7 @@ from a2rl.validity.record import Finding, lower
 from stages.report import report
 from stages.validity import validity
 from tests.bundles import audited_here, opened, rewritten, with_files
-from tests.run_maker import Finished, checkout, finished_run, make_run, spec
+from tests.run_maker import Finished, checkout, finish, finished_run, make_run, prepare_mlflow, spec
 from tests.signing_key import make_key, public_path
 from tests.small_model import build_base_model
 
@@ -68,6 +69,25 @@ def test_a_stranger_finds_a_run_sound_from_its_bundle_alone(given: Given) -> Non
     assert found.validity is not None
     assert found.left_out == ()
     assert found.exit_code == {"valid": SOUND, "flagged": FLAGGED}[found.validity.word]
+
+
+def test_what_a_bundle_lacks_of_its_judge_is_not_checked(tmp_path: Path, given: Given) -> None:
+    (tmp_path / "theirs").mkdir()
+    settings, judge = checkout(tmp_path / "theirs"), JudgeParams(name="dear", model="m", annotator="alpaca_eval_gpt4")
+    base_model = build_base_model(settings.models / "small")
+    prepare_mlflow(settings)
+    run = make_run(settings, base_model, movable=True, judge=judge)
+    Account(run.account).add("judgement", "x-public", 1000, 10, 1.25)
+    finish(run, settings, base_model)
+    pack(run, tmp_path / "run.tar.gz", with_weights=True)
+    found = audited_here(tmp_path / "run.tar.gz", given.settings).audit
+    assert found is not None
+    assert [each.problem for each in found.checks if each.problem] == []
+    assert "the judge's account is not here" in {each.not_checked for each in found.checks}
+    run.account.unlink()  # a run of one's own has it
+    assert [each.what for each in audit(run, Trust(), None).checks if each.problem] == [
+        "the judge was paid what the record says"
+    ]
 
 
 def test_labels_of_a_judge_and_set_aside_states_are_nothing_new(tmp_path: Path, given: Given) -> None:
