@@ -5,7 +5,7 @@ An input that is missing or has another digest is an infrastructure error that s
 counts against a submission.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from a2rl.core.errors import InfrastructureError, MissingInputError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.models.base_model import TINY, local_folder, model_digest, reference_name, resolve_model
+from a2rl.models.checkpoint import check_base_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
@@ -21,6 +22,8 @@ from a2rl.task_api.data import can_draw, ensure_drawn, hidden_digest
 
 OF_OTHERS = ".of-others"
 """A mark in the directory of a run that came in a bundle: the paths in its records are not followed."""
+
+FindModel = Callable[[str, Settings], Path | None]
 
 
 class Inputs(NamedTuple):
@@ -55,19 +58,23 @@ def check_inputs(run: RunDir) -> Inputs:
     return found
 
 
-def find_base_model(run: RunDir) -> Path | None:
-    """Finds the folder of the base model; None if it is not on this machine."""
-    found = (folder for folder in _models(run) if (folder / "config.json").is_file())
+def find_base_model(run: RunDir, find: FindModel = local_folder) -> Path | None:
+    """Finds the folder of the base model; None if it is not on this machine.
+
+    Args:
+        find: Finds a model by its name. A command that only reads a run downloads nothing: its author chose the name.
+    """
+    found = (folder for folder in _models(run, find) if (folder / "config.json").is_file())
     return next((folder for folder in found if any(folder.glob("*.safetensors"))), None)
 
 
 def base_model_of(run: RunDir) -> Path:
-    """Finds the folder of the base model.
+    """Finds the folder of the base model, to grade with it; it is downloaded again if it has to be.
 
     Raises:
         MissingInputError: It is not there.
     """
-    if (found := find_base_model(run)) is not None:
+    if (found := find_base_model(run, resolve_model)) is not None:
         return found
     wanted = run.checkout / run.need("setup", SetupRecord).base_model
     raise MissingInputError(
@@ -121,7 +128,7 @@ def hidden_of(run: RunDir) -> Path:
     )
 
 
-def _models(run: RunDir) -> Iterator[Path]:
+def _models(run: RunDir, find: FindModel) -> Iterator[Path]:
     """Yields the possible folders: the recorded path, the one given to the agent, the current path of its name."""
     if is_of_others(run):
         name, settings = run.spec.model, settings_of(run)
@@ -131,7 +138,9 @@ def _models(run: RunDir) -> Iterator[Path]:
     yield run.checkout / run.need("setup", SetupRecord).base_model
     yield given_model(run)
     with suppress(UsageError, InfrastructureError):
-        yield resolve_model(run.spec.model, settings_of(run))
+        if (named := find(run.spec.model, settings_of(run))) is not None:
+            check_base_model(named)  # a download may have been interrupted
+            yield named
 
 
 def is_of_others(run: RunDir) -> bool:

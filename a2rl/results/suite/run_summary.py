@@ -17,7 +17,7 @@ from a2rl.results.figures import RunMetrics, contributions_of, result_items, run
 from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
 from a2rl.run.gpu_share import allocation_of
-from a2rl.run.inputs import base_model_of
+from a2rl.run.inputs import find_base_model
 from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict
 from a2rl.run.spec import RunSettings
@@ -211,7 +211,7 @@ def _gpu_hours(run: RunDir, agent_s: float) -> float | None:
 
 def _parameters(run: RunDir) -> int | None:
     with suppress(A2rlError, OSError):
-        if (found := parameters_in(base_model_of(run))) is not None:
+        if (base := find_base_model(run)) is not None and (found := parameters_in(base)) is not None:
             return found
     return parameters_in_name(run.spec.model)
 

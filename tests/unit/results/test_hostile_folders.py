@@ -30,6 +30,7 @@ from a2rl.results.suite.run_summary import summaries
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
+from a2rl.run.inputs import base_model_of
 from a2rl.run.ledger import Ledger
 from a2rl.run.owner import trust
 from tests.as_nobody import as_nobody, folder_of_nobody
@@ -242,6 +243,26 @@ def test_a_hostile_folder_loses_against_every_command_that_reads(sent: Sent, nam
     assert not is_sound or "account" in name or "note" in name
     assert sent.victim.read_text() == "a thesis\n"
     assert {path for path in sent.victim.parent.iterdir() if path.name != "x.db"} == before
+
+
+def test_no_command_that_only_reads_downloads_a_model(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def snapshot_download(name: str, **_: object) -> str:
+        asked.append(name)
+        raise OSError("no network here")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    shutil.rmtree(sent.settings.models / "small")
+    edit_json(sent.run.root / "spec.json", model="somebody/large-7b")
+    [found] = [each for each in verify_run(sent.run, None) if each.what.startswith("the base model and")]
+    assert "not the base model: somebody/large-7b is not on this machine" in found.note
+    [summary] = summaries([sent.run]).runs
+    assert summary.parameters == 7_000_000_000
+    assert asked == []
+    with pytest.raises(InfrastructureError, match="put it back"):
+        base_model_of(sent.run)  # to go on with a run, it is downloaded
+    assert asked == ["somebody/large-7b"]
 
 
 def test_a_path_means_the_run_that_is_there(sent: Sent, tmp_path: Path) -> None:
