@@ -25,7 +25,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 
-from a2rl.anchor.follower import ANCHOR_NOTE, Anchor
+from a2rl.anchor.follower import anchors_of
 from a2rl.cluster.holding import held
 from a2rl.config.params import Params, load_params
 from a2rl.config.plan import choose_suite, plan_runs, shared_port
@@ -109,7 +109,7 @@ def benchmark_run(
     If a stage could not be finished after all retries, that is a result, too: the run has failed.
 
     Args:
-        mirrors: What follows the run: one copies it to MLflow, another anchors its ledger.
+        mirrors: What follows the run: one copies it to MLflow, others anchor its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         side_by_side: The number of runs at a time, which share the GPUs.
         is_only: Whether this process has no other run to do.
@@ -305,15 +305,12 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
 
 
 def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> list[Mirror]:
-    """Returns what follows the runs: MLflow, and the anchor if the settings name one."""
+    """Returns what follows the runs: MLflow, and the parts of the anchor that the settings name."""
     mlflow, ours = Mirror(tracker.sync, tracker.store.alive_at), {run.id for run in runs}
     mlflow.catch_up(run for run in left_behind(settings) if run.id not in ours)
-    params = load_params(settings.root).anchor
-    if not params.is_used:
-        return [mlflow]
-    anchor = Anchor(params, settings.root)
-    # Each of its attempts has a time limit, so it is waited for at the end as if it answered.
-    return [mlflow, Mirror(anchor.update, time.monotonic, mark=ANCHOR_NOTE.mark)]
+    # Each of their attempts has a time limit, so they are waited for at the end as if they answered.
+    anchors = anchors_of(load_params(settings.root).anchor, settings.root)
+    return [mlflow, *(Mirror(each.update, time.monotonic, mark=each.note.mark) for each in anchors)]
 
 
 def show_results(runs: Sequence[RunDir], tracker: Tracker) -> None:

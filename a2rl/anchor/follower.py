@@ -1,22 +1,24 @@
 """Signs and publishes the heads of runs in the background, so that no network can delay a run.
 
-What is missing is noted in `logs/anchor-behind.txt`; `a2rl report RUN` asks for it again. Heads are published to an RFC
-3161 time-stamp service, so that not even the holder of the key can replace a run later. The service gets the newest
-head of a run from time to time, and the last one at the end. Its answers, and what failed, are in `published.jsonl` of
-the run. Every attempt has a time limit.
+What is missing is noted in `logs/anchor-behind.txt` and `logs/publishing-behind.txt`; `a2rl report RUN` tries again.
+Heads are published to an RFC 3161 time-stamp service, so that not even the holder of the key can replace a run later.
+The service gets the newest head of a run from time to time, and the last one at the end. Its answers, and what failed,
+are in `published.jsonl` of the run. Every attempt has a time limit.
 """
 
 import base64
 import hashlib
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 
 from a2rl.anchor.params import AnchorParams
-from a2rl.anchor.signatures import Head
+from a2rl.anchor.signatures import LATE_S, Head
 from a2rl.anchor.signing import Signer, head_of, sign_heads
 from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
@@ -44,6 +46,12 @@ class Publisher:
         self._published: dict[str, tuple[int, float]] = {}
         self._problems: dict[str, str] = {}
         """What the last attempt for each run failed of."""
+
+    def update(self, run: RunDir) -> None:
+        """Publishes the head of what is safe of a run's ledger, if that is due; raises the error of `publish`."""
+        if (head := head_of(run)) is not None:
+            last = run.ledger.entries(after=head.seq - 1)
+            self.publish(run, head, bool(last) and isinstance(last[0].event, RunClosed))
 
     def publish(self, run: RunDir, head: Head, is_last: bool) -> None:
         """Publishes a head if that is due.
@@ -140,37 +148,47 @@ class BehindNote(NamedTuple):
         return self.says.format(problem=problem, run=run.id)
 
 
-ANCHOR_NOTE = BehindNote(
-    "anchor-behind.txt", "The ledger is not anchored to its end ({problem}): `a2rl report {run}` tries again."
+SIGNING_NOTE = BehindNote(
+    "anchor-behind.txt",
+    "The ledger is not signed to its end ({problem}): `a2rl report {run}` tries again, which counts for "
+    f"{LATE_S / 60:.0f} minutes after an entry.",
+)
+PUBLISHING_NOTE = BehindNote(
+    "publishing-behind.txt", "The head of the ledger is not published ({problem}): `a2rl report {run}` tries again."
 )
 
 
-class Anchor:
-    """Brings the signatures and the published heads of runs up to date."""
+class Anchor(NamedTuple):
+    """A part of the anchor of runs. Each part is followed by itself: signing must not wait for a service."""
 
-    def __init__(self, params: AnchorParams, root: Path) -> None:
-        self._signer = Signer(root / params.key) if params.key else None
-        url = params.publish_timestamp
-        self._publisher = Publisher(url) if url else None
+    update: Callable[[RunDir], object]
+    """Brings a run up to date. It raises an A2rlError if that failed; calling it again repeats it."""
+    note: BehindNote
 
-    def update(self, run: RunDir) -> None:
-        """Signs the head of a run and publishes it where that is due.
+    def catch_up(self, run: RunDir) -> str:
+        """Brings a run up to date, and notes whether that worked; it does not raise.
 
-        Raises:
-            IntegrityError: The signer refused.
-            InfrastructureError: The signer or the time-stamp service failed; calling this again repeats it.
+        Returns:
+            A line for the user; empty if it worked.
         """
-        head = sign_heads(run, self._signer) if self._signer else head_of(run)
-        if head is not None and self._publisher is not None:
-            last = run.ledger.entries(after=head.seq - 1)
-            self._publisher.publish(run, head, bool(last) and isinstance(last[0].event, RunClosed))
+        problem = ""
+        try:
+            self.update(run)
+        except A2rlError as error:
+            problem = str(error)
+        self.note.mark(run, problem)
+        return self.note.read(run)
 
 
-def catch_up(run: RunDir, anchor: Anchor) -> None:
-    """Signs and publishes what is missing, and notes whether that worked; it does not raise."""
-    try:
-        anchor.update(run)
-    except A2rlError as error:
-        ANCHOR_NOTE.mark(run, str(error))
-    else:
-        ANCHOR_NOTE.mark(run, "")
+def anchors_of(params: AnchorParams, root: Path) -> list[Anchor]:
+    """Returns the parts of the anchor that a checkout uses.
+
+    Raises:
+        UsageError: The key cannot be used.
+    """
+    found = []
+    if params.key:
+        found.append(Anchor(partial(sign_heads, signer=Signer(root / params.key)), SIGNING_NOTE))
+    if params.publish_timestamp:
+        found.append(Anchor(Publisher(params.publish_timestamp).update, PUBLISHING_NOTE))
+    return found

@@ -12,8 +12,3 @@ class AnchorParams(StrictModel):
     """Files with the public keys that `a2rl verify` trusts. If there is one, it demands signatures of every run."""
     publish_timestamp: str = ""
     """The URL of an RFC 3161 time-stamp service that signs each published head."""
-
-    @property
-    def is_used(self) -> bool:
-        """Whether heads are signed or published."""
-        return bool(self.key or self.publish_timestamp)

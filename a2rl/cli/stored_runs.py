@@ -162,7 +162,7 @@ def report(
 
 
 def _report_on_run(run_id: str) -> None:
-    from a2rl.anchor.follower import ANCHOR_NOTE, Anchor, catch_up
+    from a2rl.anchor.follower import anchors_of
     from a2rl.results.mirror import MLFLOW_NOTE
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.report.page import draw_report
@@ -178,9 +178,8 @@ def _report_on_run(run_id: str) -> None:
         draw_report(found, settings)
         say(str(found.report))
     finally:  # a run without a page is in MLflow, too
-        if params.is_used:
-            catch_up(found, Anchor(params, settings.root))
-            if late := ANCHOR_NOTE.read(found):
+        for part in anchors_of(params, settings.root):
+            if late := part.catch_up(found):
                 say(late, style="yellow")
         Tracker(settings).sync(found)
         MLFLOW_NOTE.mark(found, "")

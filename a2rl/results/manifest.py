@@ -25,7 +25,7 @@ NOT_LISTED = frozenset({"workspace", "given", "names", CODE, ".replaced"})
 states of the run that did not count."""
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "clock.json", "stored.json",
-    "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt",
+    "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt", "logs/publishing-behind.txt",
     ".mirrored-by", OF_OTHERS,
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""

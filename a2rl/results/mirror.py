@@ -42,7 +42,7 @@ class Mirror:
 
     def __init__(
         self,
-        sync: Callable[[RunDir], None],
+        sync: Callable[[RunDir], object],
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
         mark: Callable[[RunDir, str], None] = MLFLOW_NOTE.mark,

@@ -1,15 +1,21 @@
-"""Tests that the record of what was published has room for the last head, however long a place was down."""
+"""Tests what a time-stamp service that is down leaves behind: no gap in the signatures, and a record with room."""
 
 import json
 
 import pytest
 
 from a2rl.anchor import follower
-from a2rl.anchor.follower import FILE, Publisher
-from a2rl.anchor.signatures import Head
+from a2rl.anchor.follower import FILE, PUBLISHING_NOTE, SIGNING_NOTE, Publisher
+from a2rl.anchor.signatures import Head, read_signatures
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.event_log import MAX_BYTES
+from a2rl.core.settings import Settings
+from a2rl.results.mlflow.tracking import Tracker
 from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
+from flows.pipeline import mirrors_of
+from tests.run_maker import spec, wait_for
+from tests.signing_key import make_key, use_anchor
 
 HEAD = Head(seq=1, hash="0" * 64)
 
@@ -30,6 +36,28 @@ def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, mon
     publisher.publish(run, HEAD, is_last=True)
     rows = [json.loads(line) for line in (run.root / FILE).read_text().splitlines()]
     assert [(row["problem"], row["receipt"]) for row in rows] == [("down", ""), ("", "receipt")]
+
+
+def test_a_service_that_is_down_keeps_no_run_from_being_signed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_stamp(*_: object) -> str:
+        raise InfrastructureError("down")
+
+    monkeypatch.setattr(follower, "time_stamp", time_stamp)
+    make_key(settings.root / "key")
+    use_anchor(settings, key="key", publish_timestamp="http://localhost")
+    runs = [RunDir.create(settings.runs, spec(run_id=f"gsm8k-test-{number}")) for number in range(20)]
+    mlflow, *mirrors = mirrors_of(runs, Tracker(settings), settings)
+    for run in runs:
+        run.ledger.append(RunInterrupted(stage="setup"))
+        for mirror in mirrors:
+            mirror.leave(run)
+    wait_for(lambda: all(read_signatures(run.root) for run in runs), timeout_s=30)
+    for mirror in (mlflow, *mirrors):
+        mirror.close()
+    assert {SIGNING_NOTE.read(run) for run in runs} == {""}
+    assert all("not published" in PUBLISHING_NOTE.read(run) for run in runs)
 
 
 def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from a2rl.sandbox.selection import select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
 from tests.http_server import Quiet, serving
 from tests.run_maker import spec
-from tests.signing_key import make_key
+from tests.signing_key import make_key, use_anchor
 
 
 @pytest.fixture
@@ -370,19 +370,11 @@ def test_a_judge_that_refuses_is_a_problem_before_the_run(
     assert problems([ready(judge=judge)], settings) == {"judge answers": "the judge answered 401: check the key"}
 
 
-def _anchor(settings: Settings, **section: Any) -> None:
-    """Gives the checkout a params.yaml of its own with this section `anchor`."""
-    path = settings.root / "params.yaml"
-    params = yaml.safe_load(path.read_text(encoding="utf-8")) | {"anchor": section}
-    path.unlink()  # a link to this repository's
-    path.write_text(yaml.safe_dump(params), encoding="utf-8")
-
-
 def test_a_key_that_signs_and_that_readers_trust_is_no_problem(
     ready: Callable[..., RunSpec], settings: Settings
 ) -> None:
     key = make_key(settings.root / "key")
-    _anchor(settings, key="key", public_keys=["key.pub"])
+    use_anchor(settings, key="key", public_keys=["key.pub"])
     [found] = [each for each in examine_runs([ready()], settings) if each.what == "anchor"]
     assert (found.found, found.problem) == (f"signs as {key.id[:16]}", "")
     assert not list(settings.root.glob("*.db"))
@@ -406,7 +398,7 @@ def test_a_wrong_anchor_key_is_a_problem_before_the_run(
     for name in ("key", "other", "open"):
         make_key(settings.root / name)
     (settings.root / "open").chmod(0o644)
-    _anchor(settings, **section)
+    use_anchor(settings, **section)
     found = problems([ready(), ready(seed=1)], settings)
     assert list(found) == ["anchor"]
     assert re.search(why, found["anchor"])
