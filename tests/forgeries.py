@@ -494,7 +494,7 @@ def replaced_signatures(scene: Scene) -> None:
     own = scene.settings.root / "own-key"
     make_key(own)
     (scene.run.root / SIGNATURES).unlink()
-    sign_heads(scene.run, Signer(own))
+    add_signature(scene.run.root, Signer(own).sign(scene.run.id, scene.run.ledger.rows()))
 
 
 def replayed_signatures(scene: Scene) -> None:

@@ -250,4 +250,5 @@ def _check_end(last: HeadSignature, rows: Sequence[Row], now: float, pending_s: 
     left = rows[last.seq :]
     # A time in the future is none: with it, a forged end would never be old enough to need a signature.
     if left and not (pending_s and -SKEW_S <= now - left[0].at <= pending_s):
-        raise IntegrityError(f"entries {left[0].seq} to {left[-1].seq} are not signed: `a2rl report` signs the rest")
+        how = "it is too late for that" if now - left[0].at > LATE_S else "`a2rl report` signs the rest"
+        raise IntegrityError(f"entries {left[0].seq} to {left[-1].seq} are not signed: {how}")

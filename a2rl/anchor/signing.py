@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from a2rl.anchor.params import AnchorParams
-from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signature, load_public_key, read_signatures
+from a2rl.anchor.signatures import (
+    LATE_S,
+    Head,
+    HeadSignature,
+    SigningKey,
+    add_signature,
+    load_public_key,
+    read_signatures,
+)
 from a2rl.core.database import open_database
 from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.locks import file_lock
@@ -151,8 +159,10 @@ def _last_of(rows: Sequence[Row]) -> Head | None:
 def sign_heads(run: RunDir, signer: Signer) -> Head | None:
     """Signs the head of what is safe of a run's ledger, unless its last signature is of that head.
 
+    A run that was not signed while it went on stays unsigned: late signatures prove no times, so readers refuse them.
+
     Returns:
-        The signed head; None if nothing is safe.
+        The signed head; None if nothing is safe, or the run stays unsigned.
 
     Raises:
         IntegrityError: The ledger does not continue what the signer has signed for this run.
@@ -163,5 +173,7 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
         head = _last_of(rows)
         if head is not None and (not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash)):
             known = signer.history.known(run.id, rows)
+            if not signed and time.time() - rows[0].at > LATE_S:
+                return None
             add_signature(run.root, signer.sign(run.id, rows[known.seq :]))
         return head

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from a2rl.anchor.params import AnchorParams
 from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.cli.options import Json, RunId, RunIds, Submission, finite
 from a2rl.config.params import load_params
@@ -17,7 +18,7 @@ from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
-from a2rl.run.owner import owned
+from a2rl.run.owner import owned, require_made_here
 from a2rl.run.records import RunVerdict
 from a2rl.run.spec import Mode
 from a2rl.validity.record import Word
@@ -162,7 +163,6 @@ def report(
 
 
 def _report_on_run(run_id: str) -> None:
-    from a2rl.anchor.follower import anchors_of
     from a2rl.results.mirror import MLFLOW_NOTE
     from a2rl.results.mlflow.tracking import Tracker
     from a2rl.results.report.page import draw_report
@@ -178,11 +178,26 @@ def _report_on_run(run_id: str) -> None:
         draw_report(found, settings)
         say(str(found.report))
     finally:  # a run without a page is in MLflow, too
-        for part in anchors_of(params, settings.root):
-            if late := part.catch_up(found):
-                say(late, style="yellow")
+        _anchor(found, params, settings)
         Tracker(settings).sync(found)
         MLFLOW_NOTE.mark(found, "")
+
+
+def _anchor(run: RunDir, params: AnchorParams, settings: Settings) -> None:
+    """Signs and publishes what is missing of a run that was made here: this key says nothing of the runs of others."""
+    from a2rl.anchor.follower import anchors_of
+    from a2rl.anchor.signatures import FILE
+
+    parts = anchors_of(params, settings.root)
+    try:
+        require_made_here([run], settings)
+    except UsageError:
+        return
+    behind = [late for part in parts if (late := part.catch_up(run))]
+    if params.key and not behind and not (run.root / FILE).exists():
+        behind = ["The ledger was not signed while the run went on, and stays unsigned."]
+    for line in behind:
+        say(line, style="yellow")
 
 
 ALL = "every run of this checkout"

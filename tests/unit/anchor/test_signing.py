@@ -121,9 +121,17 @@ def test_signatures_of_another_run_or_another_key_do_not_count(
     check_signatures(run, {signer.key_id})
 
 
+def test_what_nobody_signed_while_it_went_on_stays_unsigned(run: RunDir, signer: Signer) -> None:
+    rewrite(run, lambda body, at: (body, at - LATE_S - 60))
+    run.ledger.append(RunInterrupted(stage="execute"))  # it is resumed when there is a key
+    assert sign_heads(run, signer) is None
+    assert not (run.root / FILE).exists()
+    assert check_signatures(run, ()) == ""
+
+
 def test_a_late_signature_does_not_prove_times_of_its_entries(run: RunDir, signer: Signer) -> None:
     rewrite(run, lambda body, at: (body, at - LATE_S - 60))
-    sign_heads(run, signer)
+    add_signature(run.root, signer.sign(run.id, run.ledger.rows()))
     with pytest.raises(IntegrityError, match="nothing proves that time"):
         check_signatures(run, {signer.key_id})
 
@@ -142,8 +150,9 @@ def test_old_entries_that_nobody_signed_are_found(run: RunDir, signer: Signer) -
     sign_heads(run, signer)
     run.ledger.append(AgentEnded(attempt=1, elapsed_s=1.0, reason="finished", exit_code=0))
     check_signatures(run, {signer.key_id})
-    with pytest.raises(IntegrityError, match="entries 4 to 4 are not signed"):
-        check_signatures(run, {signer.key_id}, now=run.ledger.rows()[-1].at + 600)
+    for later_s, advice in ((600, "`a2rl report` signs the rest"), (LATE_S + 1, "it is too late")):
+        with pytest.raises(IntegrityError, match=f"entries 4 to 4 are not signed: {advice}"):
+            check_signatures(run, {signer.key_id}, now=run.ledger.rows()[-1].at + later_s)
     for more in ({"now": run.ledger.rows()[-1].at - 600}, {"pending_s": 0.0}):  # it comes from the future, or others
         with pytest.raises(IntegrityError, match="entries 4 to 4 are not signed"):
             check_signatures(run, {signer.key_id}, **more)

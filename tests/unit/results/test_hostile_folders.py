@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from a2rl.anchor.signatures import read_signatures
+from a2rl.cli import stored_runs
 from a2rl.cli.results import list_runs, show_list
 from a2rl.cli.stored_runs import find_run
 from a2rl.cli.watching import Watcher
@@ -36,6 +38,7 @@ from a2rl.run.owner import trust
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.bundles import HANGS, MORE_ROWS, VIEW, database, journal_that_deletes
 from tests.run_maker import Finished, finished_run
+from tests.signing_key import make_key, use_anchor
 from tests.small_model import edit_json
 
 
@@ -263,6 +266,17 @@ def test_no_command_that_only_reads_downloads_a_model(sent: Sent, monkeypatch: p
     with pytest.raises(InfrastructureError, match="put it back"):
         base_model_of(sent.run)  # to go on with a run, it is downloaded
     assert asked == ["somebody/large-7b"]
+
+
+def test_a_report_signs_only_a_run_that_was_made_here(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: sent.settings)
+    make_key(sent.settings.root / "key")
+    use_anchor(sent.settings, key="key")
+    stored_runs.report(sent.run.id)
+    assert read_signatures(sent.run.root) == []
+    trust(sent.run, sent.settings)
+    stored_runs.report(sent.run.id)
+    assert len(read_signatures(sent.run.root)) == 1
 
 
 def test_a_path_means_the_run_that_is_there(sent: Sent, tmp_path: Path) -> None:
