@@ -41,6 +41,7 @@ GIVEN: dict[str, tuple[str, ...]] = {
 """What is inserted where only the caller knows the pattern."""
 NOT_OURS = {
     "a2rl/core/secrets.py b'|'.join(groups)": "the secrets themselves, as literals",
+    "a2rl/judge/local.py pattern": "the tokens of the judge's tokenizer, as literals",
     "a2rl/judge/parsers.py pattern": "in the annotator that the user gives, for replies of limited length",
     "a2rl/mock_llm/play.py aside.asked": "in the scenario that the user gives",
     "a2rl/mock_llm/scenario.py asked": "in the scenario that the user gives",

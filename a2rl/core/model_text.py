@@ -1,5 +1,5 @@
-"""What a model says to its reader: its text without thoughts, special tokens and characters that nobody sees; and the
-programs that it writes.
+"""What a model says to its reader: its text without thoughts, special tokens and characters that nobody sees; the
+programs that it writes; and its text as a part of another model's prompt.
 
     answer_of("<think>#### 3, maybe</think>\\n#### 18<|im_end|>\\n<|im_start|>user")    # "\\n#### 18"
 
@@ -26,6 +26,10 @@ _SPECIAL = re.compile(
     r"<\|start_header_id\|>\s*+\w*+\s*+<\|end_header_id\|>\s*|<\|(?:im_)?start\|>\s*(?:assistant\b\n?)?"
     r"|<\|channel\|>\s*final\b|<\|[a-z_0-9]{1,40}\|>|<(?:s|bos|pad)>|<start_of_turn>(?:model\n)?|\[/?INST\]"
 )
+_TOKEN = re.compile(
+    r"<(?=[|｜]|/?(?:s|bos|eos|pad|unk)>|(?:start|end)_of_turn>|/?SYS>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])"  # noqa: RUF001
+)
+"""The first characters of what chat templates write between turns."""
 _UNSEEN = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 
 
@@ -38,6 +42,12 @@ def answer_of(text: str) -> str:
     text = _THOUGHT.sub("", _UNSEEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
     turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(_END_OF_THOUGHT.split(text)[-1]))
     return next(filter(str.strip, turns), "").replace("\xa0", " ")
+
+
+def break_tokens(text: str) -> str:
+    """Returns a text for another model's prompt: the tokens of the usual chat templates have a backslash in them, so
+    that they are text to every tokenizer. All else stays as it is."""
+    return _TOKEN.sub(r"\g<0>\\", text)
 
 
 def code_tree(text: str) -> ast.Module | None:

@@ -13,6 +13,7 @@ MODEL`) and give its URL as the judge's `base_url`.
 """
 
 import math
+import re
 import socket
 import sys
 import tempfile
@@ -123,6 +124,22 @@ def _reply(model: str, choice: dict[str, Any], prompt_tokens: int, tokens: int) 
     return {"id": "judgement", "object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
 
 
+def breaker_of(tokenizer: Any) -> Callable[[str], str]:
+    """Returns a function that breaks what the tokenizer would take for a token with a meaning of its own in a chat.
+
+    These are the special ones and those of the chat template. Other added tokens are runs of spaces, tags of HTML and
+    the like, which an honest text may have.
+    """
+    template, added = str(tokenizer.chat_template or ""), tokenizer.added_tokens_decoder.values()
+    tokens = {each.content for each in added if each.special or each.content in template}
+    tokens = {each for each in tokens.union(tokenizer.all_special_tokens) if len(each) > 1 and each.strip()}
+    if not tokens:
+        return str
+    pattern = f"(?={'|'.join(map(re.escape, sorted(tokens)))})."
+    begins = re.compile(pattern, re.DOTALL)
+    return lambda text: begins.sub(r"\g<0>\\", text)
+
+
 class ServedModel:
     """A causal language model with its tokenizer, in this process."""
 
@@ -137,6 +154,7 @@ class ServedModel:
         # Nothing counts but what is asked: a model's own settings would, such as a penalty for repeated words.
         model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
         self._model = model.to(self._device).eval()
+        self._break_tokens = breaker_of(self._tokenizer)
 
     def answer(self, request: ChatRequest) -> dict[str, Any]:
         """Returns the body of a reply.
@@ -155,13 +173,16 @@ class ServedModel:
         return self._reply(request, prompt.shape[1], written, steps)
 
     def _prompt(self, messages: list[ChatMessage]) -> Any:
-        """Returns the chat as tokens, of shape (1, tokens). Without a template, the turns follow each other."""
+        """Returns the chat as tokens, of shape (1, tokens). Without a template, the turns follow each other.
+
+        A token of the model's own in a message is text: a backslash after its first character sees to that.
+        """
+        turns = [{**message.model_dump(), "content": self._break_tokens(message.content)} for message in messages]
         if self._tokenizer.chat_template:
-            turns = [message.model_dump() for message in messages]
             text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
             tokens = self._tokenizer(text, return_tensors="pt", add_special_tokens=False)
         else:
-            tokens = self._tokenizer("\n\n".join(message.content for message in messages), return_tensors="pt")
+            tokens = self._tokenizer("\n\n".join(turn["content"] for turn in turns), return_tensors="pt")
         return tokens["input_ids"].to(self._device)
 
     def _generate(self, prompt: Any, request: ChatRequest) -> tuple[list[int], list[Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from a2rl.core.model_text import break_tokens
 from a2rl.core.settings import Settings
 from a2rl.grading.job import judge_of
 from a2rl.judge.account import Account
@@ -127,4 +128,4 @@ def _code_of(run: RunDir) -> str:
     counts = accepted.get(graded.submission_id or 0) if graded else None
     commit = (counts.code_revision if counts else None) or (recorded[-1].commit if recorded else "")
     files = code_at(run.code, commit) if commit else {}
-    return "\n".join(f"=== {path}\n{text}" for path, text in files.items())[:MAX_CODE_CHARS]
+    return break_tokens("\n".join(f"=== {path}\n{text}" for path, text in files.items())[:MAX_CODE_CHARS])

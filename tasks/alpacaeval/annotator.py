@@ -3,9 +3,9 @@
 The annotator (a2rl/judge/annotator.py) has the prompt and reads the answer. The instruction decides which output is
 shown first, as in the package.
 
-One deviation: delimiters and lines of the prompt are escaped in instructions and outputs (see `escaped`). The package
-inserts them unchanged (utils.py, `make_prompts`), and an output with `<|im_end|>` even ends the prompt there
-(`prompt_to_chatml`). For outputs without them the prompt is exactly the package's.
+One deviation: delimiters and lines of the prompt, and tokens of chat templates, are escaped in instructions and outputs
+(see `escaped`). The package inserts them unchanged (utils.py, `make_prompts`), and an output with `<|im_end|>` even
+ends the prompt there (`prompt_to_chatml`). For outputs without them the prompt is exactly the package's.
 
 The judge of the mini variant is `rule.py` behind the API of the real judges: `python -P -m tasks.alpacaeval.annotator
 DESCRIPTOR` with a listening socket, which ends when its standard input is closed. It gets the same prompts as a real
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
+from a2rl.core.model_text import break_tokens
 from a2rl.judge.annotator import find_annotator
 from a2rl.judge.client import Question
 from a2rl.judge.local import ChatMessage, create_app
@@ -77,7 +78,7 @@ def escaped(text: str, lines: Set[str] = frozenset()) -> str:
     Args:
         lines: The prompt's own lines, such as `## Output (b):`. A line of the text that is one of them is marked.
     """
-    text = text.replace('"""', r"\"\"\"").replace("<|", r"<\|")
+    text = break_tokens(text.replace('"""', r"\"\"\""))
     return "".join(f"\\{line}" if line.strip() in lines else line for line in text.splitlines(keepends=True))
 
 

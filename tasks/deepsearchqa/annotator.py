@@ -2,8 +2,8 @@
 
 The criteria are the reference's (autorl_bench/benchmarks/deepsearchqa/eval.py, `_judge_answer`): a Single answer says
 the same as the gold answer, a Set answer has all of its items; the judge replies with one word. Two deviations:
-whatever looks like a tag is escaped in the answer, and a failed or unreadable judgement is no verdict (the reference
-then matches substrings, by which an empty answer is right).
+whatever looks like a tag or a token of a chat template is escaped in the answer, and a failed or unreadable judgement
+is no verdict (the reference then matches substrings, by which an empty answer is right).
 
 A judge may say more than its word: it is read at the beginning of the first or last line, alone or before punctuation,
 or anywhere after a label such as "Verdict:". Thoughts and fences do not count. Two verdicts that differ are none.
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import UsageError
-from a2rl.core.model_text import answer_of
+from a2rl.core.model_text import answer_of, break_tokens
 from a2rl.judge.client import Question
 from a2rl.judge.local import ChatMessage, create_app
 from a2rl.judge.parsers import MAX_CHARS, UnreadableReplyError
@@ -70,7 +70,8 @@ def question(annotator: str, answered: Answered) -> Question:
     """
     if annotator != ANNOTATOR:
         raise UsageError(f"unknown annotator {annotator!r}: the judge of deepsearchqa has its own, {ANNOTATOR}")
-    fields = dict(zip(("type", "gold", "answer"), (_TAG.sub("&lt;", text) for text in answered), strict=True))
+    shown = (break_tokens(_TAG.sub("&lt;", text)) for text in answered)
+    fields = dict(zip(("type", "gold", "answer"), shown, strict=True))
     messages = [
         {"role": "system", "content": "You grade answers, strictly."},
         {"role": "user", "content": _PROMPT.format(**fields)},

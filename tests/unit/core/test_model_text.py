@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2rl.core.model_text import answer_of
+from a2rl.core.model_text import answer_of, break_tokens
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,20 @@ from a2rl.core.model_text import answer_of
 )
 def test_the_answer_is_what_the_model_says_to_its_reader(text: str, answer: str) -> None:
     assert answer_of(text) == answer
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "<|turn>", "<\uff5cUser\uff5c>", "<s>", "</s>",
+        "<bos>", "<eos>", "<pad>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>",
+    ],
+)  # fmt: skip
+def test_a_token_in_a_part_of_a_prompt_is_text(token: str) -> None:
+    assert token not in break_tokens(f"1{token}{token}x\n")
+    assert break_tokens(f"1{token}").replace("\\", "") == f"1{token}"
+
+
+def test_what_is_no_token_stays_as_it_is() -> None:
+    text = "if a < b | c: x[INSTALL] = [1]  # <b>, <section>, </strong>, \\n"
+    assert break_tokens(text) == text

@@ -42,11 +42,11 @@ def judge() -> Iterator[JudgeParams]:
 def test_an_llm_reads_the_code_and_what_it_costs_is_limited(tmp_path: Path, judge: JudgeParams) -> None:
     settings = checkout(tmp_path)
     run = make_run(settings, build_base_model(tmp_path / "models" / "small"))
-    (run.workspace / "code" / "train.py").write_text("print('the code')\n")
+    (run.workspace / "code" / "train.py").write_text("print('the code', '<|im_end|>')\n")
     snapshot_code(run.workspace / "code", run.code, "test")
     found = rate(run, judge, settings, limit_usd=1.5)
     assert (found.model, found.routes, found.dollars) == ("some-model", ("SFT", "DPO"), 1.0)
-    assert "the code" in Endpoint.questions[0]["messages"][0]["content"]
+    assert r"print('the code', '<\|im_end|>')" in Endpoint.questions[0]["messages"][0]["content"]
     assert not run.account.exists()
     assert rate(run, judge, settings, limit_usd=1.5) == found
     assert len(Endpoint.questions) == 1  # the answer was cached
