@@ -176,14 +176,35 @@ class ServedModel:
         """Returns the chat as tokens, of shape (1, tokens). Without a template, the turns follow each other.
 
         A token of the model's own in a message is text: a backslash after its first character sees to that.
+
+        Raises:
+            ValueError: The chat template refuses the chat.
         """
         turns = [{**message.model_dump(), "content": self._break_tokens(message.content)} for message in messages]
         if self._tokenizer.chat_template:
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            tokens = self._tokenizer(text, return_tensors="pt", add_special_tokens=False)
+            tokens = self._tokenizer(self._as_chat(turns), return_tensors="pt", add_special_tokens=False)
         else:
             tokens = self._tokenizer("\n\n".join(turn["content"] for turn in turns), return_tensors="pt")
         return tokens["input_ids"].to(self._device)
+
+    def _as_chat(self, turns: list[dict[str, str]]) -> str:
+        """Returns the turns in the model's template. Where that refuses a system's turn, its text begins the next one.
+
+        Raises:
+            ValueError: The template refuses the chat.
+        """
+        from jinja2 import TemplateError
+
+        given, refusal = [turns], ""
+        if len(turns) > 1 and turns[0]["role"] == "system":
+            text = f"{turns[0]['content']}\n\n{turns[1]['content']}"
+            given.append([{**turns[1], "content": text}, *turns[2:]])
+        for chat in given:
+            try:
+                return str(self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+            except TemplateError as error:
+                refusal = f"the judge's chat template refuses the prompt: {error}"
+        raise ValueError(refusal)
 
     def _generate(self, prompt: Any, request: ChatRequest) -> tuple[list[int], list[Any]]:
         """Returns the new tokens, and for each the log probabilities of the whole vocabulary."""

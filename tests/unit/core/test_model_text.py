@@ -38,8 +38,8 @@ def test_the_answer_is_what_the_model_says_to_its_reader(text: str, answer: str)
 @pytest.mark.parametrize(
     "token",
     [
-        "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "<|turn>", "<\uff5cUser\uff5c>", "<s>", "</s>",
-        "<bos>", "<eos>", "<pad>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>",
+        "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|turn>", "<\uff5cUser\uff5c>", "<s>", "</s>", "<bos>", "<eos>",
+        "<pad>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>",
     ],
 )  # fmt: skip
 def test_a_token_in_a_part_of_a_prompt_is_text(token: str) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 from pydantic import JsonValue
 
 from a2rl.core.settings import Settings
 from a2rl.judge.client import Question
-from a2rl.judge.local import ChatMessage, ServedModel, open_judge, serve_model_judge
+from a2rl.judge.local import ChatMessage, ServedModel, _app, open_judge, serve_model_judge
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from tests.small_model import build_base_model
 
@@ -113,3 +114,22 @@ def test_an_answer_has_no_token_that_structures_the_chat(
 def test_a_served_judge_reads_an_honest_answer_as_it_is(tmp_path: Path) -> None:
     judge = with_template(tmp_path, GEMMA, ["<start_of_turn>", "<end_of_turn>"], ["<table>", "\n\n"])
     assert " \n\n <table> " in read_by(judge, ("user", "Hi.\n\n<table>"))
+
+
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+
+
+@pytest.mark.heavy
+def test_a_template_without_system_turns_gets_their_text(tmp_path: Path) -> None:
+    judge = with_template(tmp_path, NO_SYSTEM + MISTRAL, ["[INST]", "[/INST]"], [])
+    assert read_by(judge, ("system", "Judge."), ("user", "Hi.")) == read_by(judge, ("user", "Judge.\n\nHi."))
+
+
+@pytest.mark.heavy
+def test_what_a_template_refuses_is_refused_with_its_reason(tmp_path: Path) -> None:
+    """And not tried again, as a failure of the server would be."""
+    template = "{{ raise_exception('roles must alternate') }}"
+    client = TestClient(_app(with_template(tmp_path, template, [], []).answer))
+    turns = [{"role": role, "content": "Hi."} for role in ("system", "user", "user")]
+    refused = client.post("/chat/completions", json={"model": "x", "messages": turns})
+    assert (refused.status_code, "roles must alternate" in refused.text) == (400, True)
