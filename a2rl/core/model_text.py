@@ -39,9 +39,20 @@ def answer_of(text: str) -> str:
     A thought without an end goes on to the end of the text; one without a beginning (which some chat templates write)
     began before the text. A token that ends a turn ends the text, unless nothing was said before it.
     """
-    text = _THOUGHT.sub("", _UNSEEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
-    turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(_END_OF_THOUGHT.split(text)[-1]))
+    text = without_thoughts(_UNSEEN.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+    turns = (_SPECIAL.sub("", turn) for turn in _END_OF_TURN.split(text))
     return next(filter(str.strip, turns), "").replace("\xa0", " ")
+
+
+def without_thoughts(text: str, filler: str = "") -> str:
+    """Returns a text without its thoughts; see `answer_of`.
+
+    Args:
+        filler: What stands in place of each of their characters; with a space, all others keep their places.
+    """
+    text = _THOUGHT.sub(lambda thought: filler * len(thought[0]), text)
+    begin = max((end.end() for end in _END_OF_THOUGHT.finditer(text)), default=0)
+    return filler * begin + text[begin:]
 
 
 def break_tokens(text: str) -> str:

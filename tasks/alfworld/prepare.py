@@ -2,7 +2,7 @@
 gets the games of the eval set and the examples for its prompts.
 
     visible/  train/<type>/<trial>/game.tw-pddl   alfred/ (the package)   prompts.json (full)
-              episodes.py, rollout_workers.py, decoder/
+              model_text.py, episodes.py, rollout_workers.py, decoder/
     hidden/   games/<type>/<trial>/game.tw-pddl   prompts.json   about.json
 
 full: the released games (alfworld 0.4.2: json_2.1.2), from GitHub or from a local mirror (see release.py). The eval set

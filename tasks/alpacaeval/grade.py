@@ -8,7 +8,8 @@ A model with a chat template gets the instruction as the user's turn, as in the 
 An item's value is the probability that the judge prefers the model's answer (0.5: a tie), and an item above 0.5 is
 correct. The score is the length-controlled win rate of the `alpaca-eval` package (length_control.py); the plain win
 rate, the mean of the values, is reported as well. Without asking the judge, an answer that equals the reference's is a
-tie, and an empty one is lost. An item without a readable answer of the judge is errored.
+tie, and an empty one is lost. An item without a readable answer of the judge is errored. Thoughts are no part of an
+answer: the judge does not see them, and its length is without them.
 
 mini: the judge is a rule that this repo serves over the same API (annotator.py). full: the judge of params.yaml.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2rl.core.files import read_jsonl
+from a2rl.core.model_text import answer_of
 from a2rl.judge.client import DOLLARS, Answer, Asking, Question
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
@@ -184,9 +186,14 @@ def _selected(hidden: Path, ids: Sequence[str]) -> list[Item]:
     return [by_id[item_id] for item_id in ids]
 
 
+def _said(text: str) -> str:
+    """Returns the answer in what a model wrote."""
+    return answer_of(text).strip()
+
+
 def _ask(item: Item, completion: Completion, asking: Asking) -> None:
     """Asks about an answer that needs a judge."""
-    output = completion.text.strip()
+    output = _said(completion.text)
     if _without_asking(item, output) is None:
         asking.put(item.id, question(asking.annotator, Pair(item.instruction, item.reference, output)))
 
@@ -194,7 +201,7 @@ def _ask(item: Item, completion: Completion, asking: Asking) -> None:
 def _judged(completions: Mapping[str, Completion], items: Sequence[Item], asking: Asking) -> list[ItemResult]:
     """Returns a result for each item; those without a completion are errored."""
     known = {
-        item.id: _without_asking(item, completions[item.id].text.strip()) for item in items if item.id in completions
+        item.id: _without_asking(item, _said(completions[item.id].text)) for item in items if item.id in completions
     }
     answers = known | asking.answers()
     return [_result(item, completions.get(item.id), answers.get(item.id)) for item in items]
@@ -204,13 +211,13 @@ def _without_asking(item: Item, output: str) -> Answer | None:
     """Returns verdicts that need no judge: for an empty answer, and for the reference's answer (a tie)."""
     if not output:
         return Answer(0.0)
-    return Answer(0.5) if output == item.reference else None
+    return Answer(0.5) if output == _said(item.reference) else None
 
 
 def _result(item: Item, completion: Completion | None, answer: Answer | None) -> ItemResult:
     if completion is None or answer is None:
         return ItemResult(id=item.id, verdict="errored", group=item.dataset, reason="no completion was given")
-    output = completion.text.strip()
+    output = _said(completion.text)
     verdict: Verdict = "errored"
     if answer.verdict is not None:
         lost: Verdict = "truncated" if completion.finish == "length" else "wrong"

@@ -1,7 +1,8 @@
 """AlpacaEval's data. The agent gets instructions with good answers; the grader gets other instructions with the
 reference's answers, and the calibration of the length-controlled win rate.
 
-    visible/  train.jsonl    rule.py (mini only: the judge's rule)    prompts.py    the modules for rollouts
+    visible/  train.jsonl    rule.py (mini only: the judge's rule)    prompts.py    model_text.py (what counts of an
+              answer)    the modules for rollouts
     hidden/   eval.jsonl     df_gamed.csv     about.json     incomplete.txt (where there is no training data)
 
 full: the 805 instructions with the outputs of gpt4_1106_preview, and for training the first 2000 rows of

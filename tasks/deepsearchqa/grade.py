@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2rl.core.model_text import answer_of
 from a2rl.core.settings import Settings
 from a2rl.judge.client import DOLLARS, Answer, Asking
 from a2rl.judge.client import Question as Judgement
@@ -78,7 +79,8 @@ def grade(
 ) -> Callable[[], list[ItemResult]]:
     """See `a2rl.task_api.contract.JudgedGrader`."""
     items, instructions = items_of(hidden), (hidden / "prompt.txt").read_text(encoding="utf-8")
-    if options.get("prompts") == "faithful":
+    faithful = options.get("prompts") == "faithful"
+    if faithful:
         instructions = REFERENCE_INSTRUCTIONS
     stops = STOPS if options["turns"] == "repaired" else REFERENCE_STOPS
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=stops)
@@ -87,7 +89,7 @@ def grade(
     with open_search(hidden, options, Settings.load(), failures_allowed) as ask:
 
         def answer(item_id: str) -> Conversation[EpisodeResult]:
-            work = yield from _work_on(items[item_id], ask, instructions, limits)
+            work = yield from _work_on(items[item_id], ask, instructions, limits, faithful)
             _ask(item_id, items[item_id], work, asking)
             return work
 
@@ -101,7 +103,7 @@ def score_outputs(
     """See `a2rl.task_api.contract.JudgedGrader`. A completion is just the answer."""
     items = items_of(hidden)
     missing = EpisodeResult("", problem="no completion was given")
-    work = {each: EpisodeResult(outputs[each].strip()) if each in outputs else missing for each in ids}
+    work = {each: EpisodeResult(answer_of(outputs[each]).strip()) if each in outputs else missing for each in ids}
     with open_judge(judging, *OWN_JUDGE) as judge:
         asking = judge.asking(errors_tolerated(len(ids)))
         for each in ids:
@@ -124,9 +126,11 @@ def item_kinds(hidden: Path) -> dict[str, str]:
     return {item_id: f"{item.category}, {item.answer_type}" for item_id, item in items_of(hidden).items()}
 
 
-def _work_on(item: Question, ask: Ask, instructions: str, limits: Limits) -> Conversation[EpisodeResult]:
+def _work_on(
+    item: Question, ask: Ask, instructions: str, limits: Limits, faithful: bool
+) -> Conversation[EpisodeResult]:
     """Works on an item, from its question to its answer."""
-    episode, work = Episode(item, instructions, limits.max_steps), EpisodeResult("")
+    episode, work = Episode(item, instructions, limits.max_steps, faithful), EpisodeResult("")
     while not episode.over and not work.problem:
         completion = yield episode.text
         work.truncated = completion.finish == "length" or completion.is_cut

@@ -2,7 +2,7 @@
 rollouts; the grader gets the eval questions.
 
     visible/  train.jsonl   prompt.txt   research/ (the package)   pages/ (mini)
-              rollout.py, services.py, episodes.py, rollout_workers.py, decoder/
+              rollout.py, services.py, model_text.py, episodes.py, rollout_workers.py, decoder/
     hidden/   eval.jsonl    prompt.txt   pages/ (mini, or a mirror's)                        about.json
 
 full: the data set's 900 questions, split as the reference does (autorl_bench/benchmarks/deepsearchqa/data.py,

@@ -29,7 +29,8 @@ TASK = Task(
         "prompts": Option(
             default="repaired",
             choices=("repaired", "faithful"),
-            help="The wording of the instructions in the full variant. faithful: the reference's.",
+            help="The wording of the instructions in the full variant. faithful: the reference's, and an action in a"
+            " thought counts.",
         ),
         "turns": Option(
             default="repaired",

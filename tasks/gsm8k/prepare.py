@@ -10,7 +10,6 @@ full: the 7,473 training and 1,319 test problems, from the hub at a pinned revis
 from pathlib import Path
 from typing import Any
 
-from a2rl.core import model_text
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, read_jsonl, write_jsonl
 from a2rl.core.hub import download
@@ -43,7 +42,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
     write_jsonl(hidden / "eval.jsonl", test)
     for folder in (visible, hidden):
         write_jsonl(folder / "shots.jsonl", shots)
-    hand_out(visible, prompts, final_number, model_text)
+    hand_out(visible, prompts, final_number)
 
 
 def draw(seed: str, hidden: Path) -> None:

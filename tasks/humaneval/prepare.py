@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from a2rl.core import model_text
 from a2rl.core.errors import IntegrityError, UsageError
 from a2rl.core.files import digest_of, write_jsonl
 from a2rl.core.hub import download
@@ -45,7 +44,7 @@ def prepare(variant: Variant, source: Path | None, visible: Path, hidden: Path) 
         # The reference's names, so that an agent written for it finds what it looks for.
         train = [{**row, "question": row["prompt"], "answer": row["canonical_solution"]} for row in train]
     write_jsonl(visible / "train.jsonl", train)
-    hand_out(visible, prompts, program, model_text)
+    hand_out(visible, prompts, program)
     write_jsonl(hidden / "eval.jsonl", test)
 
 

@@ -2,7 +2,7 @@
 goals of the eval set and their shop.
 
     visible/  catalogue/   goals.jsonl   shop/ (the package)
-              episodes.py, rollout_workers.py, decoder/
+              model_text.py, episodes.py, rollout_workers.py, decoder/
     hidden/   catalogue/   goals.jsonl   about.json
 
 full: the released edition with 1,000 products, from the hub or from a local mirror (see release.py). The eval set is

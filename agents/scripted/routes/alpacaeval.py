@@ -44,12 +44,17 @@ class Route(BaseRoute):
     def environment(self, name: str) -> Any:
         """Returns the instruction; an answer is worth what the rule says, or its similarity to the reference."""
         from episodes import OneTurn
+        from model_text import answer_of
 
-        if not self.has_rule:
-            return OneTurn(self.prompt(name), lambda answer: similarity(answer.strip(), self.rows[name]["output"]))
-        from rule import quality
+        def worth(text: str) -> float:
+            answer = answer_of(text).strip()  # as the judge sees it
+            if not self.has_rule:
+                return similarity(answer, self.rows[name]["output"])
+            from rule import quality
 
-        return OneTurn(self.prompt(name), lambda answer: quality(self.instruction(name), answer.strip()))
+            return float(quality(self.instruction(name), answer))
+
+        return OneTurn(self.prompt(name), worth)
 
 
 def similarity(answer: str, reference: str) -> float:

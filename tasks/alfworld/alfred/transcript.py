@@ -23,6 +23,8 @@ goes on with a space, the command and a newline. So a model can learn from `tran
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
+from a2rl.core.model_text import answer_of
+
 from .game import Game
 from .play import NOTHING_HAPPENS, Play
 
@@ -35,7 +37,6 @@ THOUGHT = "think:"
 LONGEST_LINE = 1000
 """Maximum number of characters of a line in which a command is looked for."""
 _PROMPT = "\n>"
-_NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
 _THOUGHT = re.compile(r"\W*(?:think|thought):\s*", re.IGNORECASE)
 _COMMAND = re.compile(
     r"(?:.*(?:[.!?>]|\b(?:action|command) ?\d*:))?\W*+"
@@ -50,7 +51,7 @@ def read_command(line: str) -> str:
     A sentence, "Action:" or ">" before it, quotation marks and other marks around it, a full stop and capital letters
     do not count. A line that begins with `think:` or `Thought:` is a thought, unless "Action:" follows in it.
     """
-    line = _NOT_SAID.sub("", line).strip()
+    line = answer_of(line).strip()
     thought = _THOUGHT.match(line)
     if thought and not re.search(r"\b(?:action|command) ?\d*:", line, re.IGNORECASE):
         return f"{THOUGHT} {line[thought.end() :]}"

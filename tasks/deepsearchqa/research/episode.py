@@ -14,7 +14,8 @@ Contract: the model continues `text`, which ends with "Thought:", with a thought
     Thought: The seat of Dortex is Fenby.
     Action: answer[Fenby]
 
-After a turn without an action comes "Action: answer[", which the model completes. The loop is the reference's
+After a turn without an action comes "Action: answer[", which the model completes. An action in a thought such as
+`<think>...</think>` is none, but the model goes on to read what it thought. The loop is the reference's
 (autorl_bench/benchmarks/deepsearchqa/eval.py, `_react_loop`) with one correction: the reference stops generation at
 "\nAction:", so that a model that follows the format never searches. See STOPS.
 
@@ -29,6 +30,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from a2rl.core.model_text import answer_of, without_thoughts
 
 from .index import Hit
 
@@ -107,14 +110,21 @@ def observation(hits: Iterable[Hit]) -> str:
 class Episode:
     """Works on a question until it is answered, or no turn is left."""
 
-    def __init__(self, question: Question, instructions: str = "", max_steps: int = MAX_STEPS) -> None:
+    def __init__(
+        self, question: Question, instructions: str = "", max_steps: int = MAX_STEPS, faithful: bool = False
+    ) -> None:
+        """Begins with the question.
+
+        Args:
+            faithful: Whether thoughts are read like all else, as in the reference.
+        """
         self.text = f"{instructions}Question: {question.problem}\nAnswer type: {question.answer_type}\n\nThought:"
         self.answer: str | None = None
         self.queries: list[str] = []
         self.steps = 0
         self.forced = False
         """Whether the last turn had no action: the next one completes "Action: answer["."""
-        self._max_steps = max_steps
+        self._max_steps, self._faithful = max_steps, faithful
 
     @property
     def over(self) -> bool:
@@ -124,16 +134,16 @@ class Episode:
     def take(self, written: str) -> str | None:
         """Appends what the model wrote after `text`; returns the query if it was a search."""
         if self.forced:
-            self.answer, self.forced = _FORCED_END.split(written)[0].strip(), False
+            self.answer, self.forced = _FORCED_END.split(self._said(written))[0].strip(), False
             return None
         self.steps += 1
-        action = _action(written)
+        action = _action(written, self._faithful)
         if action is None:
             self.text, self.forced = f"{self.text} {written.strip()}{FORCED}", True
             return None
         self.text += f" {written[: action.end].strip()}"
         if action.kind == "answer":
-            self.answer = action.content.strip()
+            self.answer = self._said(action.content).strip()
             return None
         self.queries.append(action.content.strip()[:LONGEST_QUERY])
         return self.queries[-1]
@@ -141,6 +151,9 @@ class Episode:
     def observe(self, text: str) -> None:
         """Appends the result of a search."""
         self.text += observed(text)
+
+    def _said(self, written: str) -> str:
+        return written if self._faithful else answer_of(written)
 
 
 def observed(text: str) -> str:
@@ -159,8 +172,9 @@ class _Action(NamedTuple):
     end: int
 
 
-def _action(written: str) -> _Action | None:
+def _action(written: str, faithful: bool = False) -> _Action | None:
     """Returns the first action of a turn: something in brackets, up to the first closing one."""
+    written = written if faithful else without_thoughts(written, " ")
     begun = _ACTION.search(written)
     end = written.find("]", begun.end() + 1) if begun else -1
     return _Action(begun[1], written[begun.end() : end], end + 1) if begun and end >= 0 else None

@@ -21,6 +21,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from a2rl.core.model_text import without_thoughts
+
 from .catalogue import Goal, Shop
 from .session import Available, Session, Step
 
@@ -91,7 +93,7 @@ def read_action(text: str) -> str:
     with its only action. Small and capital letters are the same. Any other line is read as by the reference, also one
     that ends with a parenthesis, because that may be an aside, such as "(e.g. click[x])".
     """
-    text = _NOT_SAID.sub("", text)
+    text = _SPECIAL.sub("", without_thoughts(text))
     if len(text) <= LONGEST_LINE and (found := _ONLY_ACTION.fullmatch(text)):
         verb, argument = found["verb"].lower(), found["argument"].strip()
         if argument[:1] == argument[-1:] and argument[:1] in ("'", '"', "`") and len(argument) > 2:
@@ -106,7 +108,7 @@ def reference_action(text: str) -> str:
     return "click[" + action.removeprefix("choose[") if action.startswith("choose[") else action
 
 
-_NOT_SAID = re.compile(r"<think>.*?(?:</think>|$)|<\|\w{1,40}\|>", re.DOTALL | re.IGNORECASE)
+_SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _ONLY_ACTION = re.compile(
     r"(?:[^\[\]]*[.!?:>])?[^\w\[\]]*+(?P<verb>search|click|choose) ?\[(?P<argument>[^\[\]]+)\][\s.!`\"'*_]*",
     re.IGNORECASE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2rl.core.model_text import answer_of, break_tokens
+from a2rl.core.model_text import answer_of, break_tokens, without_thoughts
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,11 @@ def test_a_token_in_a_part_of_a_prompt_is_text(token: str) -> None:
 def test_what_is_no_token_stays_as_it_is() -> None:
     text = "if a < b | c: x[INSTALL] = [1]  # <b>, <section>, </strong>, \\n"
     assert break_tokens(text) == text
+
+
+@pytest.mark.parametrize("text", ["ab<think>c</think>de", "<think>a</think>b</think>cd<thought>e", "ab"])
+def test_what_is_no_thought_can_keep_its_place(text: str) -> None:
+    kept = without_thoughts(text, ".")
+    assert len(kept) == len(text)
+    assert kept.replace(".", "") == without_thoughts(text)
+    assert all(there in (".", char) for there, char in zip(kept, text, strict=True))

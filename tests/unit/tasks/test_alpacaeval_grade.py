@@ -11,12 +11,14 @@ import pytest
 from a2rl.core.errors import IntegrityError
 from a2rl.core.files import write_jsonl
 from a2rl.grading.job import score_items
+from a2rl.judge.client import Answer, Question
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
 from a2rl.sampling import Completion, Prompt, SamplingParams
 from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.contract import Limits
 from tasks.alpacaeval import grade as grader
+from tasks.alpacaeval.annotator import RULE_ANNOTATOR
 from tasks.alpacaeval.length_control import LengthControl, NotComputableError, length_control
 from tasks.alpacaeval.prepare import CALIBRATION, calibration, read_json
 from tasks.alpacaeval.prompts import prompt
@@ -119,6 +121,34 @@ def test_an_empty_answer_is_lost_and_the_references_own_a_tie(hidden: Path, judg
     lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], LIMITS, judging(judge, tmp_path))
     assert (lost.verdict, lost.value, tied.verdict, tied.value) == ("wrong", 0.0, "wrong", 0.5)
     assert len(judge.asked()) == before
+
+
+class Asked:
+    """Keeps what a judge would be asked, and likes everything."""
+
+    annotator = RULE_ANNOTATOR
+
+    def __init__(self) -> None:
+        self.questions: dict[str, Question] = {}
+
+    def put(self, item: str, question: Question) -> None:
+        self.questions[item] = question
+
+    def answers(self) -> dict[str, Answer]:
+        return dict.fromkeys(self.questions, Answer(1.0))
+
+
+def test_thoughts_are_no_part_of_what_is_judged(hidden: Path) -> None:
+    write_jsonl(hidden / "eval.jsonl", [{"instruction": "Greet.", "dataset": "", "reference": "Hi\u200d."}] * 3)
+    texts = iter(["<think>\nLong.\n</think>\n\nHello.<|im_end|>", "<think>Hello.", "short</think> Hi\u200d."])
+    asked: Any = Asked()
+    judged, lost, tied = grader.grade(FakeSampler(lambda _: next(texts)), hidden, ["0", "1", "2"], LIMITS, {}, asked)()
+    assert list(asked.questions) == ["0"]
+    prompt = str(asked.questions["0"].messages)
+    assert ("Hello." in prompt, "Long" in prompt, "think" in prompt) == (True, False, False)
+    assert (judged.answer, judged.measures[grader.LENGTH], judged.value) == ("Hello.", 6, 1.0)
+    assert (lost.verdict, lost.answer, lost.measures[grader.LENGTH]) == ("wrong", "", 0)
+    assert tied.value == 0.5
 
 
 def test_base_models_get_headings_and_chat_models_a_turn() -> None:

@@ -93,6 +93,38 @@ def test_a_turn_without_an_action_is_completed_to_an_answer(completed: str, answ
     assert (episode.answer, episode.over) == (answer, True)
 
 
+THOUGHT = "Maybe I should write Action: answer[Paris], no."
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        f"<think>{THOUGHT}</think>\nAction: answer[Lyon]",
+        f" <Reasoning>{THOUGHT}</Reasoning>\nAction: answer[ Lyon ]",
+        f" {THOUGHT}</think>\nAction: answer[Lyon<|im_end|>]",
+    ],
+)
+def test_an_action_in_a_thought_is_none(turn: str) -> None:
+    """The model reads its thoughts again, as in training."""
+    episode = Episode(QUESTION)
+    episode.take(turn)
+    assert episode.answer == "Lyon"
+    assert episode.text.endswith(f"Thought: {turn.strip()}")
+    assert has_action(turn)
+    faithful = Episode(QUESTION, faithful=True)
+    faithful.take(turn)
+    assert faithful.answer == "Paris"
+
+
+def test_a_thought_without_an_end_makes_the_model_answer() -> None:
+    episode = Episode(QUESTION)
+    assert not has_action(f"<think>{THOUGHT}")
+    episode.take(f"<think>{THOUGHT}")
+    assert episode.forced
+    episode.take("<think>Is it Paris?\nNo.</think>Lyon] I think")
+    assert episode.answer == "Lyon"
+
+
 def test_an_episode_ends_after_its_last_turn() -> None:
     episode = Episode(QUESTION, max_steps=2)
     for _ in range(2):
