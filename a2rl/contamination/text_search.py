@@ -1,5 +1,5 @@
 """Looks for items of the eval set in everything that the agent wrote: verbatim, with other numbers and names, or in
-other words.
+other words; see a2rl/core/spelling.py for how letters are compared.
 
     index = ItemIndex(items, known=texts_that_the_agent_was_given)
     for hit in index.search(text): ...
@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from a2rl.contamination.sources import Piece, TooMuchTextError, plain_text
+from a2rl.core.spelling import spelled
 
 WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*")
 NUMBER, NAME = "<number>", "<name>"
@@ -168,8 +169,8 @@ class ItemIndex:
             items: The text of each item by id: the question, and the answer where it is a text.
             known: Texts that the agent was given, such as the rows of the training data.
         """
-        found = {item: WORD.findall(text) for item, text in items.items()}
-        listed = list(known)
+        found = {item: WORD.findall(spelled(text)) for item, text in items.items()}
+        listed = list(map(spelled, known))
         given = [WORD.findall(text) for text in listed]
         self._lines = {_line(each): item for item, each in found.items() if len(each) > 2}
         for text in listed:
@@ -192,6 +193,7 @@ class ItemIndex:
         return list(best.values())
 
     def _hits(self, text: str, ways: Collection[Way]) -> Iterator[Hit]:
+        text = spelled(text)
         for line in {*text.splitlines(), *QUOTED.findall(text)}:
             if (item := self._lines.get(_line(WORD.findall(line)))) is not None:
                 yield Hit(item, "verbatim", 1.0)

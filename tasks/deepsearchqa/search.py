@@ -30,6 +30,7 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import digest_of
 from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
 from a2rl.core.settings import Settings
+from a2rl.core.spelling import spelled
 from a2rl.judge.cache import AnswerCache
 from a2rl.task_api.contract import Options
 from tasks.deepsearchqa.research import Hit, Index, read_pages
@@ -52,7 +53,7 @@ NAMES = re.compile(r"deep[\W_]?search[\W_]?qa|\bdsqa\b|2601\.20975|ryanduy/demac
 of which one has another name."""
 QUOTED_WORDS = 10
 """A result with this many consecutive words of the question quotes it."""
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W_]+")
 
 
 Ask = Callable[[str], Future[Sequence[Hit]]]
@@ -283,7 +284,8 @@ def _engine(name: str, settings: Settings) -> Engine:
 
 
 class Quotes:
-    """Finds quotes of any of many questions in a text: so many consecutive words, whatever stands between them.
+    """Finds quotes of any of many questions in a text: so many consecutive words, whatever stands between them, however
+    they are spelled.
 
     A question with fewer words is quoted if all of them occur in a row.
     """
@@ -302,7 +304,7 @@ class Quotes:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(spelled(text).casefold())
 
 
 def _runs_of(words: list[str], length: int) -> Iterable[str]:
@@ -312,4 +314,4 @@ def _runs_of(words: list[str], length: int) -> Iterable[str]:
 def is_leak(hit: Hit, question: str) -> bool:
     """Whether a result must not be shown to the model that answers this question."""
     quoted = Quotes([question]).occur_in(f"{hit.title} {hit.snippet}")
-    return quoted or any(NAMES.search(text) for text in hit)
+    return quoted or any(NAMES.search(spelled(text)) for text in hit)

@@ -37,6 +37,11 @@ def test_an_item_is_found_verbatim_in_a_line_of_code(index: ItemIndex) -> None:
     assert [(hit.item, hit.way) for hit in hits] == [("7", "verbatim")]
 
 
+@pytest.mark.parametrize("between", ["\u200b", "\u00ad", "\ufe0f", "\u0332", "\u3164"])
+def test_an_item_is_found_between_characters_nobody_sees(index: ItemIndex, between: str) -> None:
+    assert [hit.item for hit in index.search(between.join(ITEMS["7"]))] == ["7"]
+
+
 def test_an_item_is_found_with_other_numbers_and_names(index: ItemIndex) -> None:
     text = ITEMS["9"]
     for old, new in zip("123456789", "918273645", strict=True):

@@ -205,6 +205,8 @@ def test_only_the_grader_gets_keys_of_search_engines_and_judges(settings: Settin
         Hit("data", "csv", "https://example.org/files/DSQA-full.csv"),
         Hit("paper", "abstract", "https://arxiv.org/abs/2601.20975"),
         Hit("Answers", "All the questions of the DeepSearchQA benchmark with their answers.", "https://example.org"),
+        Hit("Quiz", "\u200b".join(ASKED), "https://example.org"),
+        Hit("deep\u00adsear\u200bch\uff31\uff21", "900 rows", "https://example.org"),
         Hit("Quiz", f"Q: {ASKED.upper()} A: Lyon", "https://example.org"),
         Hit("Quiz", "… three towns on the river had the largest population in the year 1901? Lyon.", "https://x.org"),
     ],

@@ -37,8 +37,9 @@ def test_the_mini_services_are_those_in_the_agents_files(data: Path, settings: S
             assert len(found.hits) + found.blocked == len(expected)
         for question in evaluated:
             for asks in (services.search, lambda problem: services.judge(problem, "x")):
-                with pytest.raises(NotForAgentError, match="eval set"):
-                    asks(question.problem)
+                for spelling in (question.problem, "\u200b".join(question.problem), question.problem.replace(" ", "_")):
+                    with pytest.raises(NotForAgentError, match="eval set"):
+                        asks(spelling)
     assert not settings.searches.exists()
 
 
@@ -50,3 +51,17 @@ def test_a_quote_is_ten_words_in_a_row_or_a_whole_short_question() -> None:
     assert quotes.occur_in("a short ONE")
     assert not quotes.occur_in("one short")
     assert not quotes.occur_in("")
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "on\u200be two th\u00adree four five s\u2060ix seven eight nine ten",
+        "one_two_three_four_five_six_seven_eight_nine_ten",
+        "\uff4f\uff4e\uff45 two three four five \U0001d42c\U0001d422\U0001d431 seven eight nine ten",
+        "o\u0332ne tw\u00f3 three fo\ufe0fur five six s\u034feven ei\U000e0101ght nine ten",
+        "one two three f\u3164our five six se\x01ven eight\u2028nine\u00a0ten",
+    ],
+)
+def test_a_quote_in_another_spelling_is_one(quote: str) -> None:
+    assert Quotes(["One two three four five six seven eight nine ten?"]).occur_in(quote)
