@@ -15,7 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -32,7 +32,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import events_of
-from a2rl.run.names import MAX_CHARS, RUN_ID, is_plain, is_run_file
+from a2rl.run.names import MAX_CHARS, RUN_ID, is_below, is_run_file
 
 INDEX, RUN, HIDDEN = "bundle.json", "run", "hidden"
 LEDGER, CODE = "run/ledger.jsonl", "run/code.bundle"
@@ -83,7 +83,7 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         with_weights: Whether to include the kept checkpoints, with which a reader can grade them anew.
 
     Raises:
-        UsageError: The run has not begun.
+        UsageError: The run has not begun, or has files that no bundle can have.
         InfrastructureError: The disk or git failed.
     """
     if not run.ledger.path.exists():
@@ -91,6 +91,7 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
     with tempfile.TemporaryDirectory(prefix="a2rl-bundle-") as scratch:
         listed, weights = list(map(str, files_of(run))), _weights(run)
         members = _members(run, filter(is_run_file, listed), Path(scratch))
+        _check_names(members)
         left_out = {name: UNKNOWN for name in listed if not is_run_file(name)}
         for name in [name for name, path in members.items() if _has_secret(path)]:
             left_out[name.removeprefix(f"{RUN}/")] = SECRET
@@ -114,7 +115,7 @@ def _members(run: RunDir, listed: Iterable[str], scratch: Path) -> dict[str, Pat
         return found  # it failed before it had any data
     hidden = hidden_of(run)
     if not hidden.is_relative_to(run.root):
-        files = (path for path in sorted(hidden.rglob("*")) if path.is_file() and not path.is_symlink())
+        files = (path for path in sorted(hidden.rglob("*")) if path.is_file())  # as for the digest of the data
         found |= {f"{HIDDEN}/{path.relative_to(hidden)}": path for path in files}
     return found
 
@@ -202,8 +203,7 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
 def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:
     index = _read_index(archive)
     waiting, size = set(index.files), sum(member.bytes for member in index.files.values())
-    if len(waiting) > MAX_FILES:
-        raise UsageError(f"the bundle has more than {MAX_FILES:,} files, which no run has")
+    _check_names(waiting)
     if size > max_bytes:
         raise UsageError(f"the bundle unpacks to more than {max_bytes:,} bytes: allow more with --max-gb")
     if (free := shutil.disk_usage(folder).free - FREE_DISK_MARGIN) < size:
@@ -211,8 +211,6 @@ def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:
             f"the bundle unpacks to {size >> 20:,} MiB, and {folder.parent} has room for {max(0, free) >> 20:,}: free "
             "some space, or set TMPDIR to a folder on another disk"
         )
-    for name in waiting:
-        _check_name(name)
     while (entry := archive.next()) is not None:
         if entry.name not in waiting or entry.size != index.files[entry.name].bytes:
             raise UsageError(f"the bundle has {entry.name[:MAX_CHARS]!r}, which its list does not have like that")
@@ -234,11 +232,15 @@ def _read_index(archive: "_Archive") -> Index:
         raise UsageError(f"{INDEX} in the bundle is not valid: {validation_message(error)[:500]}") from error
 
 
-def _check_name(name: str) -> None:
-    top, _, rest = name.partition("/")
-    if name in {LEDGER, CODE} or (top == RUN and is_run_file(rest)) or (top == HIDDEN and is_plain(rest)):
-        return
-    raise UsageError(f"the bundle has a file with the name {name[:MAX_CHARS]!r}, which no run has")
+def _check_names(names: Collection[str]) -> None:
+    """Checks names of files, before they are packed and before they are unpacked."""
+    if len(names) > MAX_FILES:
+        raise UsageError(f"a bundle cannot have more than {MAX_FILES:,} files")
+    for name in names:
+        top, _, rest = name.partition("/")
+        is_known = name in {LEDGER, CODE} or (top == RUN and is_run_file(rest)) or (top == HIDDEN and is_below(rest))
+        if not is_known:
+            raise UsageError(f"a bundle cannot have a file with the name {name[:MAX_CHARS]!r}")
 
 
 def _write_member(content: Iterable[bytes], path: Path) -> str:

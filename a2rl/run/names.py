@@ -25,17 +25,17 @@ _FILES = re.compile(
     ))
 )  # fmt: skip
 ACCOUNTS = re.compile(r"(labels-)?account\.db")
-_BELOW = re.compile(rf"({_PART}/)*{_PART}")
+_PLAIN = re.compile(rf"({_PART}/)*{_PART}")
 
 
 def is_run_file(name: str) -> bool:
     """Says whether a file with this path can be in the directory of a run."""
-    return is_plain(name) and _FILES.fullmatch(name) is not None
+    return is_below(name) and _PLAIN.fullmatch(name) is not None and _FILES.fullmatch(name) is not None
 
 
-def is_plain(name: str) -> bool:
-    """Says whether a path stays below its folder and can be shown, and no part of it begins with a dot."""
-    return len(name) <= MAX_CHARS and name.isprintable() and _BELOW.fullmatch(name) is not None
+def is_below(name: str) -> bool:
+    """Says whether a path stays below its folder and can be shown."""
+    return len(name) <= MAX_CHARS and name.isprintable() and not {"", ".", ".."}.intersection(name.split("/"))
 
 
 def place_of(name: str, root: Path) -> Path:

@@ -25,7 +25,9 @@ from a2rl.results.verify import Trust
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
 from a2rl.run.failure import record_failure
+from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import chain_hash
+from a2rl.task_api.data import hidden_digest
 from a2rl.validity.record import Finding, lower
 from stages.report import report
 from stages.validity import validity
@@ -88,6 +90,37 @@ def test_what_a_bundle_lacks_of_its_judge_is_not_checked(tmp_path: Path, given: 
     assert [each.what for each in audit(run, Trust(), None).checks if each.problem] == [
         "the judge was paid what the record says"
     ]
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> RunDir:
+    """A run whose agent is at work."""
+    (tmp_path / "theirs").mkdir()
+    settings = checkout(tmp_path / "theirs")
+    return make_run(settings, build_base_model(settings.models / "small"))
+
+
+def test_hidden_files_come_along_whatever_their_names(tmp_path: Path, begun: RunDir) -> None:
+    (pages := hidden_of(begun) / "pages").mkdir()
+    for name in ("Émile Zola.txt", "(500) Days of Summer.txt", ".notes", "x.txt"):
+        (pages / name).write_text(name)
+    (pages / "linked.txt").symlink_to("x.txt")
+    pack(begun, tmp_path / "run.tar.gz", with_weights=False)
+    unpack(tmp_path / "run.tar.gz", tmp_path / "out")
+    assert hidden_digest(tmp_path / "out") == hidden_digest(hidden_of(begun).parent)
+
+
+def test_files_that_an_audit_would_refuse_are_not_packed(
+    tmp_path: Path, begun: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (odd := hidden_of(begun) / "a\nb.txt").touch()
+    with pytest.raises(UsageError, match=r"hidden/a\\nb\.txt"):
+        pack(begun, tmp_path / "run.tar.gz", with_weights=False)
+    odd.unlink()
+    monkeypatch.setattr("a2rl.bundle.archive.MAX_FILES", 3)
+    with pytest.raises(UsageError, match="more than 3 files"):
+        pack(begun, tmp_path / "run.tar.gz", with_weights=False)
+    assert not list(tmp_path.glob("*.tar.gz*"))
 
 
 def test_labels_of_a_judge_and_set_aside_states_are_nothing_new(tmp_path: Path, given: Given) -> None:
@@ -240,6 +273,8 @@ HOSTILE = {
     "changed": _changed, "absolute": _named("/tmp/a2rl-was-here"), "parent": _named("run/../../was-here"),
     "git": _named("run/code/.git/config"), "elsewhere": _named("tasks/gsm8k/task.py"), "no index": _no_index,
     "long": _named("run/" + "x" * 500), "dot": _named("run/./x"), "control": _named("run/a\x1b[2Jb"),
+    "hidden parent": _named("hidden/../../was-here"), "hidden dot": _named("hidden/./x"), "no name": _named("hidden/"),
+    "hidden absolute": _named("hidden//tmp/a2rl-was-here"), "hidden control": _named("hidden/a\x1b[2Jb"),
     "run id": _other_run_id,
 }  # fmt: skip
 

@@ -112,8 +112,8 @@ FORGED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "other items": (_text("run/grades/baseline.json", '"correct"', '"wrong"'), ""),
     "a log that is gone": (_files({"run/logs/agent.log": None}), "files"),
     "a validity that is gone": (_files({"run/records/validity.json": None}), "files"),
-    "a file of no run": (_files({"run/.bashrc": b"x"}), "no run has"),
-    "a name that leads out": (_files({"run/logs/../../x": b"x"}), "no run has"),
+    "a file of no run": (_files({"run/.bashrc": b"x"}), "cannot have a file"),
+    "a name that leads out": (_files({"run/logs/../../x": b"x"}), "cannot have a file"),
     "half a file": (_cut, "damaged"),
     "no bundle": (_other, "not a bundle"),
 }  # fmt: skip
