@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
@@ -83,11 +84,13 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         with_weights: Whether to include the kept checkpoints, with which a reader can grade them anew.
 
     Raises:
-        UsageError: The run has not begun, or has files that no bundle can have.
+        UsageError: The run has not begun or has files that no bundle can have, or the target is a folder or in none.
         InfrastructureError: The disk or git failed.
     """
     if not run.ledger.path.exists():
         raise UsageError(f"run {run.id} has not begun, so there is nothing to bundle")
+    if target.is_dir() or not target.parent.is_dir():
+        raise UsageError(f"a bundle cannot be written to {target}: give a file in a folder that exists")
     with tempfile.TemporaryDirectory(prefix="a2rl-bundle-") as scratch:
         listed, weights = list(map(str, files_of(run))), _weights(run)
         members = _members(run, filter(is_run_file, listed), Path(scratch))
@@ -161,9 +164,12 @@ def _write_archive(target: Path, index: Index, members: dict[str, Path]) -> None
                 with members[name].open("rb") as opened:
                     _add_member(archive, name, member.bytes, opened)
         making.replace(target)
-    except OSError as error:
-        making.unlink(missing_ok=True)
-        raise machine_failure(f"write the bundle {target}", error) from error
+    except BaseException as error:  # it may have many GB, and nothing else would remove it
+        with suppress(OSError):
+            making.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise machine_failure(f"write the bundle {target}", error) from error
+        raise
 
 
 def _add_member(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:

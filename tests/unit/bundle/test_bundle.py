@@ -123,6 +123,28 @@ def test_files_that_an_audit_would_refuse_are_not_packed(
     assert not list(tmp_path.glob("*.tar.gz*"))
 
 
+def test_a_bundle_that_was_interrupted_leaves_no_file(
+    tmp_path: Path, begun: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("a2rl.bundle.archive._add_member", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(begun, tmp_path / "run.tar.gz", with_weights=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("target", ["theirs", "none/run.tar.gz"])
+def test_a_bundle_without_a_place_is_refused_at_once(
+    tmp_path: Path, begun: RunDir, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """Nothing is read for it, which could take hours."""
+    monkeypatch.delattr("a2rl.bundle.archive._members")
+    with pytest.raises(UsageError, match="give a file in a folder that exists"):
+        pack(begun, tmp_path / target, with_weights=False)
+
+
 def test_labels_of_a_judge_and_set_aside_states_are_nothing_new(tmp_path: Path, given: Given) -> None:
     with opened(given.bundle, given.settings) as theirs:
         run = theirs.run
