@@ -34,11 +34,14 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import events_of
 from a2rl.run.names import MAX_CHARS, RUN_ID, is_below, is_run_file
+from a2rl.run.records import GradeRecord
 
 INDEX, RUN, HIDDEN = "bundle.json", "run", "hidden"
 LEDGER, CODE = "run/ledger.jsonl", "run/code.bundle"
 """The ledger as lines of JSON, and the code's history as a git bundle: readers open no database of others."""
 SUFFIX = ".tar.gz"
+LEVEL, LEVEL_OF_WEIGHTS = 9, 1
+"""Of gzip. Weights hardly shrink: level 1 makes 80% of bfloat16 at 40 MB/s, and level 9 makes 79% at 12 MB/s."""
 MAX_FILES = 50_000
 FREE_DISK_MARGIN = 512 << 20
 MAX_BYTES = 64 << 30
@@ -81,7 +84,7 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
 
     Args:
         run: The run; it should be finished.
-        with_weights: Whether to include the kept checkpoints, with which a reader can grade them anew.
+        with_weights: Whether to include the weights of the checkpoint that counts, which a reader can grade anew.
 
     Raises:
         UsageError: The run has not begun or has files that no bundle can have, or the target is a folder or in none.
@@ -99,10 +102,10 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         for name in [name for name, path in members.items() if _has_secret(path)]:
             left_out[name.removeprefix(f"{RUN}/")] = SECRET
             del members[name]
-        if with_weights:
-            members |= {f"{RUN}/{path.relative_to(run.root)}": path for files in weights.values() for path in files}
-        index = _index(run, members, left_out, () if with_weights else tuple(sorted(weights)))
-        _write_archive(target, index, members)
+        packed = weights.pop(_chosen(run), []) if with_weights else []
+        members |= {f"{RUN}/{path.relative_to(run.root)}": path for path in packed}
+        index = _index(run, members, left_out, tuple(sorted(weights)))
+        _write_archive(target, index, members, LEVEL_OF_WEIGHTS if packed else LEVEL)
         return index
 
 
@@ -131,6 +134,12 @@ def _weights(run: RunDir) -> dict[str, list[Path]]:
     return {digest: sorted(run.checkpoint(digest).glob("*.safetensors")) for digest in kept}
 
 
+def _chosen(run: RunDir) -> str:
+    """Returns the digest of the checkpoint that counts; empty if the run has no result."""
+    record, accepted = run.read("grade", GradeRecord), run.ledger.events(SubmissionAccepted)
+    return next((each.weights_digest for each in accepted if record and each.submission_id == record.submission_id), "")
+
+
 def _has_secret(path: Path) -> bool:
     data = path.read_bytes()
     return scrub_bytes(data) != data
@@ -150,12 +159,12 @@ def _index(run: RunDir, members: dict[str, Path], left_out: dict[str, str], away
     )
 
 
-def _write_archive(target: Path, index: Index, members: dict[str, Path]) -> None:
+def _write_archive(target: Path, index: Index, members: dict[str, Path], level: int) -> None:
     making = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with (
             making.open("wb") as file,
-            gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed,
+            gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=level, mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
             content = (index.model_dump_json(indent=1) + "\n").encode()

@@ -34,7 +34,9 @@ GIB = 1 << 30
 def bundle(
     run_id: RunId,
     out_file: Annotated[Path | None, typer.Option("-o", "--out", help="The file; RUN.tar.gz unless given.")] = None,
-    with_weights: Annotated[bool, typer.Option(help="Include the kept checkpoints, to grade them anew.")] = False,
+    with_weights: Annotated[
+        bool, typer.Option(help="Include the weights of the checkpoint that counts, to grade it anew.")
+    ] = False,
 ) -> None:
     """Make one file of a run that a stranger can check with `a2rl audit`, without secrets.
 
@@ -116,7 +118,7 @@ def build(
     regrade: Annotated[bool, typer.Option(help="Grade every checkpoint anew; bundles without weights fail.")] = False,
     max_gb: Annotated[
         float, typer.Option(min=0, callback=finite, help="The most that each bundle may unpack to, in GiB.")
-    ] = 4.0,
+    ] = 16.0,
     jobs: Annotated[int, typer.Option(min=1, help="Audits that run at once.")] = 1,
     as_json: Json = False,
 ) -> None:

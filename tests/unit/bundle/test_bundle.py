@@ -18,15 +18,17 @@ from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeParams
+from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import commits
 from a2rl.recording.code_reading import code_at
 from a2rl.recording.trajectory import read_summary
 from a2rl.results.verify import Trust
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted
+from a2rl.run.events import AgentStarted, SubmissionAccepted
 from a2rl.run.failure import record_failure
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import chain_hash
+from a2rl.run.records import GradeRecord
 from a2rl.task_api.data import hidden_digest
 from a2rl.validity.record import Finding, lower
 from stages.report import report
@@ -190,6 +192,19 @@ def test_a_bundle_without_weights_says_what_is_not_checked(tmp_path: Path, given
     found = given.audit(tmp_path / "small.tar.gz")
     assert found.sound
     assert [each.not_checked for each in found.checks if "checkpoints" in each.what] == ["the weights are not here"]
+
+
+def test_of_the_weights_those_of_the_result_come_along(given: Given) -> None:
+    """Nothing else is graded anew, and ten checkpoints of a large model would be too much to hand in."""
+    with opened(given.bundle, given.settings) as theirs:
+        record = theirs.run.need("grade", GradeRecord)
+        digests = {each.submission_id: each.weights_digest for each in theirs.run.ledger.events(SubmissionAccepted)}
+        chosen = digests.pop(record.submission_id or 0)
+        assert list(theirs.run.root.rglob("*.safetensors")) == list(theirs.run.checkpoint(chosen).glob("*.safetensors"))
+        assert theirs.absent.weights == set(digests.values())
+        assert weights_digest(theirs.run.checkpoint(chosen)) == chosen
+    [found] = [each for each in given.audit().checks if "checkpoints" in each.what]
+    assert (found.problem, found.note) == ("", "the weights of 2 checkpoints are not here")
 
 
 def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -> None:
