@@ -28,6 +28,7 @@ from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
+from a2rl.recording.code_history import GitMissingError, git_program
 from a2rl.results.manifest import LABELS, read_manifest
 from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
@@ -36,7 +37,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened
 from a2rl.sandbox.command import SHARED_MEMORY
 from a2rl.sandbox.namespaces import drop_capabilities, leave_network
-from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM
+from a2rl.sandbox.policy import DEVICES, KERNEL_SWITCHES, SYSTEM, readable_parts
 from a2rl.sandbox.syscall_rules import install_agent_filter
 from a2rl.task_api.catalog import load_task
 from a2rl.task_api.data import can_draw
@@ -275,6 +276,9 @@ def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights
     folders = (Path(a2rl.__file__).parent.parent, settings.root)
     read = {Path(each) for each in (*SYSTEM, "/etc", "/sys", "/opt", sys.prefix, sys.base_prefix, sys.base_exec_prefix)}
     read |= {(folder / name).resolve() for folder in folders for name in SHARED}
+    with suppress(GitMissingError):  # no bundle without code needs it
+        prefix = Path(git_program()).resolve().parent.parent
+        read |= {*readable_parts(prefix, settings), prefix / "libexec" / "git-core"}
     read |= {path.resolve() for pattern in ("*", "*/*") for path in settings.models.glob(pattern)}
     read |= {settings.vllm_python.parent.parent, _hub(settings), work.bundle, work.published or work.bundle}
     return landlock.AccessRights(

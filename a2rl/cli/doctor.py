@@ -20,6 +20,7 @@ from a2rl.linux.gpus import Gpu, usable_gpus
 from a2rl.linux.resources import GIB, Resources
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.recording.code_history import git_version
 from a2rl.run.disk import disk_of_runs, format_bytes
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.isolation import LAYERS, Layer, SandboxKind
@@ -44,7 +45,7 @@ def examine(settings: Settings) -> list[Diagnosis]:
     """Checks everything that a run may need. This takes a second or two."""
     return [
         Diagnosis("python", True, False, sys.version.split()[0]),
-        _program("git", False, "install git: runs keep the agent's code in it"),
+        _git(),
         _network(settings),
         _disk(settings),
         _gpu(settings),
@@ -74,6 +75,13 @@ def examine_run(given: Mapping[str, Any], settings: Settings) -> list[Diagnosis]
         Diagnosis(each.what, not each.problem, False, each.problem or each.found)
         for each in examine_runs(specs, settings)
     ]
+
+
+def _git() -> Diagnosis:
+    try:
+        return Diagnosis("git", True, False, git_version())
+    except InfrastructureError as error:
+        return Diagnosis("git", False, False, str(error))
 
 
 def _program(name: str, optional: bool, mend: str) -> Diagnosis:

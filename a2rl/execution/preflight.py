@@ -29,6 +29,7 @@ from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
+from a2rl.recording.code_history import git_version
 from a2rl.run.disk import check_disk, check_download, disk_of_runs
 from a2rl.run.gpu_share import GpuCounts, count_gpus, require_gpus_for_one, wants_no_gpu
 from a2rl.run.spec import RunSpec
@@ -270,6 +271,7 @@ def _anchor(spec: RunSpec, here: ThisMachine) -> str:
 
 CHECKS = (
     Check("certificates", lambda _: "", lambda _, here: require_certificates(here.settings.environ)),
+    Check("git", lambda _: "", lambda *_: git_version()),  # without the agent's code, every result is flagged
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),
     Check("base model", lambda spec: spec.model, _model),
     Check("data", lambda spec: (spec.task, spec.variant, spec.source), _data),

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -32,7 +32,8 @@ MAX_BYTES = 64 << 20
 LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
 LOCK_TIMEOUT_S = 60.0
 MAX_MESSAGE_CHARS = 300
-GIT_TIMEOUT_S = 60
+GIT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 600
+"""A check reads every object, which takes a slow disk long; it is not part of a run."""
 CODE, SEEN = "refs/heads/main", "refs/a2rl/seen"
 NOT_CODE = frozenset({".git", "__pycache__"})
 AUTHOR = "a2rl <a2rl@localhost>"
@@ -55,6 +56,31 @@ _OWN_SETTING = re.compile(
     r"\s*+(\[core\]|(repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|symlinks) = (true|false|0))?\s*"
 )
 _NOT_OURS = ("config.worktree", "commondir", "objects/info/alternates")
+
+
+class GitMissingError(InfrastructureError):
+    """Git cannot be run on this machine, which says nothing about a history."""
+
+
+def git_program() -> str:
+    """Returns the path of git: of the system's, or else of the user's, such as one of conda.
+
+    Raises:
+        GitMissingError: There is none.
+    """
+    found = shutil.which("git", path=os.defpath) or shutil.which("git")
+    if found is None:
+        raise GitMissingError("git is not installed: install it, because it keeps the agent's code")
+    return found
+
+
+def git_version() -> str:
+    """Returns the version of git, which is run as for a history.
+
+    Raises:
+        InfrastructureError: Git is missing or failed.
+    """
+    return _run_git(ENVIRONMENT, ("version",), GIT_TIMEOUT_S).decode("utf-8", "replace").strip()
 
 
 def git_environment(git: Path) -> dict[str, str]:
@@ -122,7 +148,8 @@ def check_history(repository: Path) -> None:
         InfrastructureError: Git is missing, or an object was changed or removed; the message says which.
     """
     if (repository / ".git").is_dir():
-        _git(repository / ".git", "fsck", "--full", "--no-dangling", "--no-progress")
+        arguments = ("fsck", "--full", "--no-dangling", "--no-progress")
+        _run_git(git_environment(repository / ".git"), arguments, CHECK_TIMEOUT_S)
 
 
 def export_history(repository: Path, target: Path) -> bool:
@@ -274,19 +301,24 @@ def run_git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> bytes
     Raises:
         InfrastructureError: Git is missing or failed, or the repository has settings of its own.
     """
-    environment = git_environment(git)
+    return _run_git(git_environment(git), arguments, GIT_TIMEOUT_S, stdin)
+
+
+def _run_git(
+    environment: Mapping[str, str], arguments: Sequence[str], timeout_s: float, stdin: IO[bytes] | None = None
+) -> bytes:
     try:
         return subprocess.run(
-            ["git", "--no-replace-objects", *arguments],
+            [git_program(), "--no-replace-objects", *arguments],
             cwd="/",
             env=environment,
             stdin=stdin or subprocess.DEVNULL,
             capture_output=True,
             check=True,
-            timeout=GIT_TIMEOUT_S,
+            timeout=timeout_s,
         ).stdout
-    except FileNotFoundError as error:
-        raise InfrastructureError("git is not installed; install it and resume") from error
+    except OSError as error:
+        raise GitMissingError(f"git cannot be run: {error.strerror}") from error
     except subprocess.SubprocessError as error:
         output = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
         name = next(each for each in arguments if not each.startswith("-") and "=" not in each)

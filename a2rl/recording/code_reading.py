@@ -16,7 +16,7 @@ from typing import NamedTuple
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.processes import tied_to_parent
 from a2rl.linux.untrusted_folder import printable_name
-from a2rl.recording.code_history import CODE, git_environment, run_git
+from a2rl.recording.code_history import CODE, GitMissingError, git_environment, git_program, run_git
 
 MAX_FILE_BYTES = 400_000
 MAX_FILES = 400
@@ -126,16 +126,16 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
     if not all(REVISION.fullmatch(name) for name in names) or not (repository / ".git").is_dir():
         return None
     environment = git_environment(repository / ".git")
-    command = ["git", "--no-replace-objects", "diff", *DIFF_OPTIONS, *names, "--"]
-    # Git lists all files before it prints any, and a small history of others can have billions of them.
-    command = tied_to_parent(command, memory_bytes=MAX_DIFF_MEMORY_BYTES)
     try:
+        command = [git_program(), "--no-replace-objects", "diff", *DIFF_OPTIONS, *names, "--"]
+        # Git lists all files before it prints any, and a small history of others can have billions of them.
+        command = tied_to_parent(command, memory_bytes=MAX_DIFF_MEMORY_BYTES)
         with subprocess.Popen(
             command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         ) as process:  # fmt: skip
             return _read_diff(process)
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, GitMissingError):
         return None
 
 

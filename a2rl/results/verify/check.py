@@ -17,7 +17,7 @@ from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.submission_states import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
-from a2rl.recording.code_history import check_history, commits
+from a2rl.recording.code_history import GitMissingError, check_history, commits
 from a2rl.recording.code_reading import changed_copies
 from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.report.page import report_files
@@ -169,6 +169,8 @@ def check_code(run: RunDir) -> str:
     try:
         check_history(run.code)
         known = commits(run.code)
+    except GitMissingError as error:
+        raise NotCheckedError(str(error)) from error
     except InfrastructureError as error:
         raise IntegrityError(str(error)) from error
     for event in run.ledger.events(SubmissionAccepted):

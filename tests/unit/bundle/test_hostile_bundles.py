@@ -285,6 +285,35 @@ def test_the_audit_writes_only_to_its_scratch_folder(tmp_path: Path, repository:
     assert [path.read_text() for path in (tmp_path / "outside").iterdir()] == ["dear"]
 
 
+GIT_CONFINED = """
+import os, sys
+from pathlib import Path
+from a2rl.bundle.confined import Work, _confine
+from a2rl.core.settings import Settings
+from a2rl.recording.code_history import git_version
+scratch, os.defpath = Path(sys.argv[1]), "/none"  # the system has no git
+work = Work(bundle=scratch, scratch=scratch, max_bytes=1, keys=frozenset(), published=None, gpu_locks=scratch)
+_confine(work, Settings.load())
+print(git_version())
+"""
+
+
+def test_the_audit_can_run_the_git_of_its_user(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    (git := tmp_path / "own" / "bin" / "git").parent.mkdir(parents=True)
+    git.write_text("#!/bin/sh\necho git of its user\n")
+    git.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", GIT_CONFINED, str(tmp_path / "scratch")],
+        cwd=repository,
+        env={**os.environ, "PATH": str(git.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("git of its user\n", "")
+
+
 @pytest.mark.heavy
 def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
     reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ import yaml
 
 from a2rl.agent_systems.definition import find_agent
 from a2rl.agent_systems.installation import Installation
+from a2rl.cli.doctor import examine
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import preflight, preflight_probes
@@ -44,8 +45,22 @@ def problems(specs: list[RunSpec], settings: Settings) -> dict[str, str]:
 
 def test_a_run_that_can_start_has_no_problem_and_asks_nobody(ready: Callable[..., RunSpec], settings: Settings) -> None:
     results = examine_runs([ready()], settings)
-    assert [each.what for each in results] == ["sandbox", "base model", "disk"]
+    assert [each.what for each in results] == ["git", "sandbox", "base model", "disk"]
     require_ready([ready()], settings)
+
+
+def test_a_missing_or_broken_git_is_a_problem(
+    ready: Callable[..., RunSpec], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the result would be flagged after hours, because nobody knows the code that made it."""
+    monkeypatch.setattr("os.defpath", "/none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "git is not installed" in problems([ready()], settings)["git"]
+    (tmp_path / "git").write_text("#!/bin/sh\necho 'no library' >&2\nexit 127\n")
+    (tmp_path / "git").chmod(0o700)
+    assert "no library" in problems([ready()], settings)["git"]
+    [found] = [each for each in examine(settings) if each.what == "git"]
+    assert (found.ok, found.optional, "no library" in found.found) == (False, False, True)
 
 
 DRIVEN = {"title": "a", "start": ["true", "{base_url}"], "driver": "my-model", "base_url": "http://127.0.0.1:9"}

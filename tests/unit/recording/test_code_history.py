@@ -13,10 +13,14 @@ import pytest
 
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.locks import file_lock
+from a2rl.core.settings import Settings
 from a2rl.recording import code_history, code_reading
 from a2rl.recording.code_history import MAX_FILE_BYTES, MAX_FILES, code_state, commits, snapshot_code
 from a2rl.recording.code_reading import State, changed_copies, code_diff, states
+from a2rl.results.verify.check import check_code, made
+from a2rl.run.directory import RunDir
 from tests.as_nobody import as_nobody, folder_of_nobody
+from tests.run_maker import spec
 
 
 @pytest.fixture
@@ -290,6 +294,50 @@ def test_copies_that_differ_from_the_last_commit_are_found(code: Path, repositor
     assert changed_copies(repository_of_run) == ["\\xff", "edited.py", "linked.py", "removed.py"]
 
 
+@pytest.fixture
+def no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides git from what runs in this process."""
+    monkeypatch.setattr("os.defpath", "/none")
+    monkeypatch.setenv("PATH", "/none")
+
+
+def test_git_is_found_where_the_user_has_it(
+    code: Path, repository_of_run: Path, tmp_path: Path, no_git: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come from conda or a module, and still gets an environment without anything of the user's."""
+    program, called = tmp_path / "own" / "bin" / "git", tmp_path / "called"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho "$MINE $*" >>{called}\nexec git "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setenv("MINE", "leaked")
+    (code / "train.py").write_text("v1")
+    commit = snapshot_code(code, repository_of_run, "submission 1")
+    assert commit is not None
+    assert (diff := code_diff(repository_of_run, None, commit)) is not None
+    assert "+v1" in diff.lines
+    calls = called.read_text()
+    assert " fast-import " in calls
+    assert " diff " in calls
+    assert "leaked" not in calls
+
+
+def test_without_git_the_code_of_a_run_is_not_checked(
+    settings: Settings, code: Path, request: pytest.FixtureRequest
+) -> None:
+    """That says nothing against the run; a history that git cannot read does."""
+    run = RunDir.create(settings.runs, spec())
+    (code / "train.py").write_text("v1")
+    snapshot_code(code, run.code, "submission 1")
+    for found in (run.code / ".git" / "objects").glob("*/*"):
+        found.chmod(0o600)
+        found.write_bytes(b"")
+    assert "cannot be used: git fsck" in made("code", lambda: check_code(run)).problem
+    request.getfixturevalue("no_git")
+    unchecked = made("code", lambda: check_code(run))
+    assert (unchecked.problem, unchecked.not_checked[:20]) == ("", "git is not installed")
+
+
 def _git(repository: Path, *arguments: str, given: str = "") -> str:
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
     return subprocess.run(git, input=given, capture_output=True, check=True, text=True).stdout.strip()
@@ -371,8 +419,7 @@ def test_git_that_hangs_is_an_error_in_time(
     (tmp_path / "bin/git").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "bin/git").chmod(0o755)
     monkeypatch.setattr(code_history, "GIT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(code_history, "ENVIRONMENT", {"PATH": f"{tmp_path}/bin:{os.defpath}"})
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.defpath}")
+    monkeypatch.setattr("os.defpath", f"{tmp_path}/bin")
     (code / "train.py").write_text("1")
     started = time.monotonic()
     with pytest.raises(InfrastructureError, match="timed out"):
