@@ -331,7 +331,11 @@ class LearnedTokens:
         # Not the wrapper for several GPUs: in each pass it waits for the others, who may have fewer parts, or none.
         trained = self.accelerator.unwrap_model(model)
         if not self.tokens_at_once:
-            self.tokens_at_once = tokens_that_fit(trained)
+            from decoder import unsupported_layers
+
+            # What layers of other kinds remember of a text would go on into the next one of its pass.
+            packs = not unsupported_layers(trained.config.get_text_config())
+            self.tokens_at_once = tokens_that_fit(trained) if packs else 1
             is_small = trained.num_parameters() < SMALL_MODEL and not ON_GPU
             self.most_at_once = MOST_TOKENS_SMALL if is_small else MOST_TOKENS
             self.returns_memory = not is_small and hasattr(C_LIBRARY, "malloc_trim")
@@ -365,10 +369,8 @@ class LearnedTokens:
         What all texts begin with stands first in a single row, and the rest of each text behind it. No padding is
         computed, and logits only before the tokens that are learned.
         """
-        device, config = self.accelerator.device, model.config.get_text_config()
-        longest = max(len(text.tokens) for text in part)
-        windows = longest > (getattr(config, "sliding_window", None) or longest)  # transformers makes masks with these
-        begins = 0 if windows else shared_tokens(part)
+        device = self.accelerator.device
+        begins = shared_tokens(part)
         pieces = [Text(part[0].tokens[:begins], part[0].weights[:begins])]
         pieces += [Text(text.tokens[begins:], text.weights[begins:]) for text in part]
         tokens, weights = (torch.cat(column).to(device) for column in zip(*pieces, strict=True))
@@ -380,8 +382,9 @@ class LearnedTokens:
         before = torch.where((order == first) & (piece > 0), begins, order) - 1
         learned = ((weights != 0) & (before >= 0)).nonzero().squeeze(1)
         mask = None  # without one, attention is faster
-        if len(part) > 1 and not windows:
-            mask = ((order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0)))[None, None]
+        if len(part) > 1:
+            seen = (order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0))
+            mask = attention_masks(model, seen, positions[:, None] - positions)
         output = model(
             input_ids=tokens[None],
             position_ids=positions[None],
@@ -393,6 +396,29 @@ class LearnedTokens:
         loss = (weights[learned] * losses).sum() * scale
         self.accelerator.backward(loss)
         return loss.item()
+
+
+def attention_masks(model: Any, seen: torch.Tensor, ages: torch.Tensor) -> Any:
+    """Returns the mask of a row of tokens as the model's attention takes it, or one for each kind of its layers.
+
+    Args:
+        model: The model.
+        seen: [n, n]; which other tokens each token sees where there is no window.
+        ages: [n, n]; by how many positions they are before it.
+    """
+    config = model.config.get_text_config()
+
+    def form(mask: torch.Tensor) -> torch.Tensor:
+        if config._attn_implementation != "eager":
+            return mask[None, None]
+        # This attention adds its mask to the scores.
+        return torch.zeros_like(mask, dtype=model.dtype).masked_fill(~mask, torch.finfo(model.dtype).min)[None, None]
+
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if not window or (kinds and "sliding_attention" not in kinds):
+        return form(seen)
+    near = form(seen & (ages < window))
+    return {"full_attention": form(seen), "sliding_attention": near} if kinds else near
 
 
 def add_gradients(model: torch.nn.Module) -> None:

@@ -74,6 +74,7 @@ def training_speed(settings: Settings, folder: Path) -> Iterator[Row]:
     from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
     visible = ensure_data("gsm8k", "full", mirror_of("gsm8k", settings), settings) / "visible"
+    sys.path.append(str(visible))  # the decoder, which agents get with the data
     shots, rows = (read_jsonl(visible / name) for name in ("shots.jsonl", "train.jsonl"))
     for name, count in MODELS.items():
         trained = agent.load(resolve_model(name, settings))

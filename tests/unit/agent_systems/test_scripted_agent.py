@@ -19,10 +19,12 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
+import a2rl.sampling.decoder
 from training import FEWEST_TOKENS, Grpo, Sft, load
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
+sys.modules["decoder"] = a2rl.sampling.decoder  # every agent gets it with the data
 torch.set_num_threads(1)
 model, tokenizer, *_ = load(Path(sys.argv[2]))
 settings = {"output_dir": "trainer", "report_to": [], "use_cpu": True, "bf16": False}
@@ -127,6 +129,58 @@ once = gradient(by_turn, {**played, "advantages": torch.tensor([1.0, 0.0, 0.0, 0
 alike(once, gradient(trainer(Grpo), {**played, "advantages": torch.tensor([2.0, 0.0, 0.0, 0.0])}))
 nothing = trainer(Grpo).compute_loss(model, {**played, "advantages": torch.zeros(4)})
 assert float(nothing) == 0
+print("all is well")
+"""
+PACKED = """
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import torch
+import a2rl.sampling.decoder
+from training import LearnedTokens, Text
+from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Lfm2Config, LlamaConfig
+
+sys.modules["decoder"] = a2rl.sampling.decoder
+torch.set_num_threads(1)
+torch.manual_seed(0)
+sizes = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512, "initializer_range": 0.3,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}
+experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+kinds = ["sliding_attention", "full_attention"]
+configs = [LlamaConfig(**sizes, attn_implementation="eager"), Lfm2Config(**sizes, layer_types=["conv", kinds[1]])]
+for window in (8, 512):
+    configs.append(Gemma2Config(**sizes, sliding_window=window, layer_types=kinds, query_pre_attn_scalar=8))
+    configs.append(GptOssConfig(**sizes, **experts, sliding_window=window, layer_types=kinds))
+
+class Given(LearnedTokens):
+    accelerator = SimpleNamespace(
+        device="cpu", num_processes=1, backward=torch.Tensor.backward, unwrap_model=lambda model: model,
+        reduce=lambda number, how: number,
+    )
+    def texts(self, inputs):
+        return inputs, sum(int(text.weights.sum()) for text in inputs)
+
+def text(begins, length):
+    tokens = torch.cat([begins, torch.randint(50, (length,))])
+    return Text(tokens, (torch.arange(len(tokens)) >= len(begins)).float())
+
+def learned(model, texts, at_once):
+    trainer = Given()
+    trainer.tokens_at_once = trainer.most_at_once = at_once
+    model.zero_grad()
+    loss = trainer.compute_loss(model, texts)
+    return loss.item(), torch.cat([each.grad.flatten() for each in model.parameters()])
+
+for config in configs:
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=config._attn_implementation)
+    for begins in (torch.randint(50, (10,)), torch.tensor([], dtype=torch.long)):
+        texts = [text(begins, length) for length in (12, 20, 7)]
+        (alone, gradient), (packed, other) = (learned(model, texts, at_once) for at_once in (1, 0))
+        assert abs(alone - packed) < 1e-4, (config.model_type, alone, packed)
+        assert torch.allclose(gradient, other, atol=1e-3 * gradient.abs().max()), config.model_type
 print("all is well")
 """
 TURNS = """
@@ -398,6 +452,7 @@ print("all is well")
 CLAIMS = {
     "skipping masked tokens does not change the SFT gradient": SETTING + SFT_GRADIENT,
     "skipping zero advantages keeps the GRPO gradient": SETTING + GRPO_GRADIENT,
+    "packed texts have the gradient that they have one by one": PACKED,
     "a turn is compared with others in the same state of the same game": TURNS,
     "alfworld plays mostly the kinds that are sometimes won": SCHEDULE,
     "rows may contain Unicode line separators": ROWS,
