@@ -29,6 +29,7 @@ from decoder import (
     checkpoint_weights,
     end_tokens,
     prompt_tokens,
+    unsupported_layers,
 )
 from rollout_workers import Columns, RolloutWorkers
 
@@ -165,6 +166,9 @@ def play(
             twice as fast as float32 where the processor or GPU has instructions for bfloat16. An engine of vLLM in this
             process, a `vllm.LLM`, is the fastest on a GPU: see `decoder/with_vllm.py`.
         until: When `time.monotonic()` reaches this, the episodes that have not ended are cut off.
+
+    Raises:
+        ValueError: The model has layers that only an engine of vLLM can play, such as linear attention.
     """
     limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens, until)
     prompts = [prompt_tokens(tokenizer, environment.prompt, template_kwargs) for environment in environments]
@@ -191,6 +195,9 @@ def _in_time(stops: Stops | None, until: float) -> Stops | None:
 def _decoder(model: Any, tokenizer: Any, player: Any) -> Iterator[Decoder | VllmDecoder]:
     """What runs the conversations."""
     is_engine = hasattr(player, "llm_engine")
+    if not is_engine and (unsupported := unsupported_layers(model.config.get_text_config())):
+        layers = ", ".join(sorted(unsupported))
+        raise ValueError(f"these layers ({layers}) cannot be played here: give an engine of vLLM as `player`")
     with _playing(model, None if is_engine else player) as playing:
         ends = end_tokens(playing, tokenizer)
         if is_engine:

@@ -49,6 +49,7 @@ from training import (
     processes,
     save,
     sft,
+    unplayable_layers,
     with_tried_player,
 )
 
@@ -136,6 +137,9 @@ class Plan:
         setting = Setting(Path(os.environ["DATA_PATH"]), trained.tokenizer, context, self.meta, self.small)
         self.setting, self.route = setting, load_route(os.environ["TASK"], setting)
         self.loaded: Trained | None = with_tried_player(trained)
+        if unplayable := set(gathered([*unplayable_layers(self.loaded)])):
+            log(f"it only imitates: without vLLM, these layers cannot play: {', '.join(sorted(unplayable))}")
+            self.route.can_play = False
         enough_time = self.total_s >= SHORT_S and not self.steps
         kept = min(HELD_OUT, len(self.route.names) // 10) if self.route.can_play and enough_time else 0
         self.measures = kept > 0
@@ -152,9 +156,7 @@ class Plan:
         if self.loaded and self.measures and self.progress.held_out is None:
             self.progress.held_out = self.measure(self.loaded, "the base model")
         if self.mode == "rl-only" and not self.route.can_play:
-            raise SystemExit(
-                "there is nothing to play in this task: this agent only imitates here, and rl-only forbids it"
-            )
+            raise SystemExit("there is nothing to play: this agent only imitates here, and rl-only forbids it")
         if self.mode != "rl-only":
             self.imitate()
         if self.mode != "sft-only" and self.route.can_play:

@@ -197,6 +197,15 @@ def start_vllm(path: Path) -> Any:
     return engine
 
 
+def unplayable_layers(trained: Trained) -> set[str]:
+    """Returns the kinds of a model's layers that keep it from playing: others than attention, without an engine of
+    vLLM; needs the data's modules."""
+    from decoder import unsupported_layers
+
+    is_played_by_vllm = hasattr(trained.player, "llm_engine")
+    return set() if is_played_by_vllm else unsupported_layers(trained.model.config.get_text_config())
+
+
 def with_tried_player(trained: Trained) -> Trained:
     """Returns the model without its engine of vLLM if that does not take over its weights; needs the data's modules.
 
@@ -242,8 +251,8 @@ def fits(path: Path, bytes_per_weight: int = BYTES_PER_WEIGHT, tokens: int = TOK
 
 def weights_in(path: Path) -> float:
     """Returns how many weights a checkpoint has."""
-    stored = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    return stored / (2 if "float32" not in (path / "config.json").read_text() else 4)
+    stored, config = sum(file.stat().st_size for file in path.glob("*.safetensors")), AutoConfig.from_pretrained(path)
+    return stored / (4 if torch.float32 in (config.dtype, config.get_text_config().dtype) else 2)
 
 
 def bytes_per_token(config: Any) -> int:

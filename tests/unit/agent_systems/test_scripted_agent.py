@@ -358,6 +358,36 @@ assert conclude(None, 3.0, ("first", 2.0, None)) == (["new"], True)  # nothing i
 assert conclude(None, 2.0, ("first", 3.0, None)) == (["new"], False)
 print("all is well")
 """
+IMITATES = """
+import json, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import a2rl.sampling.decoder
+import agent
+from training import Trained
+
+sys.modules["decoder"] = a2rl.sampling.decoder
+os.environ |= dict.fromkeys(("OUTPUT_DIR", "GRADING_SERVER_URL", "MODEL_PATH", "DATA_PATH", "TASK"), "any")
+meta = {"mode": "free", "seed": 0, "timeout_s": 900, "max_steps": 1, "max_new_tokens": 4, "chat_template_kwargs": {}}
+Path("run_meta.json").write_text(json.dumps(meta))
+agent.Grader = lambda url: SimpleNamespace(remaining_s=lambda: 900.0)
+
+def plays(kind, player=None):
+    config = SimpleNamespace(num_attention_heads=1, max_position_embeddings=64, layer_types=[kind, "full_attention"])
+    config.get_text_config = lambda: config
+    route = SimpleNamespace(can_play=True, names=list("abcdefghijkl"), play_settings={})
+    agent.load = lambda path: Trained(SimpleNamespace(config=config), None, 1, player)
+    agent.load_route = lambda task, setting: route
+    plan = agent.Plan()
+    assert plan.measures == route.can_play and plan.sft_share() == (0.8 if route.can_play else 1.0)
+    return route.can_play
+
+agent.SMALL_MODEL = 0
+assert plays("sliding_attention") and not plays("linear_attention") and not plays("conv", player="a copy of the model")
+assert plays("linear_attention", player=SimpleNamespace(llm_engine="of vLLM"))
+print("all is well")
+"""
 MEMORY = """
 import json, sys
 from pathlib import Path
@@ -378,6 +408,19 @@ texts = [text(first, 20) for first in range(6)]
 assert [len(part) for part in parts(texts, 1000, 45)] == [2, 2, 2]  # what they begin with does not count
 assert [len(part) for part in parts(texts, 115, 1000)] == [3, 3]  # but it takes memory, once
 assert [len(part) for part in parts(texts, 10, 10)] == [1] * 6
+
+def weights(**stored):
+    folder = Path("stored")
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"mamba_ssm_dtype": "float32", **stored}))
+    (folder / "model.safetensors").write_bytes(bytes(800))
+    return training.weights_in(folder)
+
+inner = {"model_type": "gemma3_text", "dtype": "bfloat16"}
+assert weights(model_type="qwen3_next", torch_dtype="bfloat16") == 400  # whatever type its states have
+assert weights(model_type="gemma3", text_config=inner) == 400
+assert weights(model_type="gemma3", dtype="float32", text_config=inner) == weights(model_type="llama", dtype="float32")
+assert weights(model_type="llama", torch_dtype="float32") == 200
 
 # With little memory, a processor that is slow in bfloat16 trains an adapter in float32, on fewer tokens at once.
 room = training.weights_in(Path(sys.argv[2])) * 4 + 1000 * training.bytes_per_token(model.config)
@@ -459,6 +502,7 @@ CLAIMS = {
     "a clock also stops after the most steps": CLOCK,
     "a model is asked as it answers best, and measured": PLAYER,
     "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
+    "a model that cannot play without vLLM only imitates": IMITATES,
     "a pass fits into the agent's memory": MEMORY,
     "an engine of vLLM plays where it starts": VLLM,
 }
