@@ -160,7 +160,8 @@ def play(
         max_new_tokens: The most tokens in a turn.
         temperature: 0 for greedy decoding.
         max_invalid: An episode ends after so many turns without effect; episodes that loop teach little.
-        max_tokens: An episode ends when it has become longer than this.
+        max_tokens: An episode ends when it has become longer than this, or too long for the model's context. A first
+            prompt that is too long loses its beginning, as when it is graded.
         template_kwargs: Arguments of the chat template, for prompts that are chats.
         player: What takes over the model's weights and plays in its place. A copy of the model in bfloat16 is about
             twice as fast as float32 where the processor or GPU has instructions for bfloat16. An engine of vLLM in this
@@ -170,13 +171,20 @@ def play(
     Raises:
         ValueError: The model has layers that only an engine of vLLM can play, such as linear attention.
     """
-    limits = _Limits(max_steps, max_new_tokens, max_steps if max_invalid is None else max_invalid, max_tokens, until)
-    prompts = [prompt_tokens(tokenizer, environment.prompt, template_kwargs) for environment in environments]
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or max_tokens
+    most_invalid = max_steps if max_invalid is None else max_invalid
+    limits = _Limits(max_steps, max_new_tokens, most_invalid, min(max_tokens, context), until)
+    ends = end_tokens(model, tokenizer)
+    # Where there is nothing to continue, the model continues an end, as when it is graded.
+    prompts = [
+        prompt_tokens(tokenizer, environment.prompt, template_kwargs) or [min(ends, default=0)]
+        for environment in environments
+    ]
     episodes = [
         _episode(tokenizer, environment, prompt, turns, limits)
         for environment, prompt in zip(environments, prompts, strict=True)
     ]
-    with _decoder(model, tokenizer, player) as decoder:
+    with _decoder(model, ends, player) as decoder:
         return decoder.run(episodes, Decoding(temperature, seed=seed), _in_time(turns.stops(tokenizer), until))
 
 
@@ -192,14 +200,13 @@ def _in_time(stops: Stops | None, until: float) -> Stops | None:
 
 
 @contextmanager
-def _decoder(model: Any, tokenizer: Any, player: Any) -> Iterator[Decoder | VllmDecoder]:
+def _decoder(model: Any, ends: set[int], player: Any) -> Iterator[Decoder | VllmDecoder]:
     """What runs the conversations."""
     is_engine = hasattr(player, "llm_engine")
     if not is_engine and (unsupported := unsupported_layers(model.config.get_text_config())):
         layers = ", ".join(sorted(unsupported))
         raise ValueError(f"these layers ({layers}) cannot be played here: give an engine of vLLM as `player`")
     with _playing(model, None if is_engine else player) as playing:
-        ends = end_tokens(playing, tokenizer)
         if is_engine:
             with awake(player, checkpoint_weights(playing)):
                 yield VllmDecoder(player, ends)
@@ -277,17 +284,23 @@ class _Limits(NamedTuple):
     tokens: int
     until: float
 
+    @property
+    def prompt(self) -> int:
+        """The most tokens before a turn."""
+        return max(self.tokens - self.new_tokens, self.tokens // 2)
+
     def allow(self, episode: Episode) -> bool:
-        tokens = len(episode.prompt) + len(episode.tokens) + self.new_tokens
-        return len(episode.turns) < self.steps and episode.invalid < self.invalid and tokens <= self.tokens
+        is_short = len(episode.prompt) + len(episode.tokens) <= self.prompt
+        return len(episode.turns) < self.steps and episode.invalid < self.invalid and is_short
 
 
 def _episode(
     tokenizer: Any, environment: Environment, prompt: list[int], turns: Turns, limits: _Limits
 ) -> Generator[Turn, Written, Episode]:
-    episode = Episode(environment, prompt)
+    episode = Episode(environment, prompt[-limits.prompt :])
     while not environment.done and limits.allow(episode):
-        written = yield Turn(episode.prompt + episode.tokens, limits.new_tokens)
+        before = episode.prompt + episode.tokens
+        written = yield Turn(before, min(limits.new_tokens, limits.tokens - len(before)))
         _add(episode, written.tokens, written.logprobs or [0.0] * len(written.tokens), 1)
         if time.monotonic() >= limits.until:
             episode.cut = True
@@ -297,7 +310,8 @@ def _episode(
         episode.turns.append(turn)
         episode.invalid, episode.reward = environment.invalid, environment.reward
         if answer:
-            _add(episode, tokenizer(lacking + answer, add_special_tokens=False)["input_ids"], None, 0)
+            room = limits.tokens - len(before) - len(written.tokens)
+            _add(episode, tokenizer(lacking + answer, add_special_tokens=False)["input_ids"][:room], None, 0)
     return episode
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Lfm2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Lfm2Config
 
 from a2rl.handout import rollout_workers
-from a2rl.sampling import decoder
+from a2rl.sampling import SamplingParams, decoder, open_sampler
 from tests.small_model import write_tokenizer
 
-WORDS = 280
+CONTEXT, WORDS = 48, 280
 
 
 @pytest.fixture
@@ -34,6 +34,46 @@ def network(config: Any) -> Any:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     return AutoModelForCausalLM.from_config(config)
+
+
+def gpt2() -> Any:
+    """It cannot read more than its context, because it has a vector for each position."""
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": CONTEXT}
+    return network(GPT2Config(vocab_size=WORDS, **sizes, bos_token_id=None, eos_token_id=0))
+
+
+class Talk:
+    """An environment that always has something to say."""
+
+    prompt, done, reward, invalid = "Talk.", False, 0.0, 0
+
+    def write(self, turn: str) -> str:
+        return "And what then?"
+
+
+@pytest.mark.parametrize("most", [CONTEXT, 100_000])
+def test_an_episode_ends_with_the_models_context(most: int, episodes: Any, tokenizer: Any) -> None:
+    model = gpt2()
+    [talk] = episodes.play(model, tokenizer, [Talk()], max_steps=30, max_new_tokens=8, max_tokens=most)
+    began = [place for place, pair in enumerate(zip([0, *talk.written], talk.written, strict=False)) if pair == (0, 1)]
+    assert 1 < len(talk.turns) == len(began) < 30
+    assert len(talk.prompt) + began[-1] <= CONTEXT - 8 < len(talk.prompt + talk.tokens) <= CONTEXT
+    model(torch.tensor([talk.prompt + talk.tokens]))  # it can be trained on
+
+
+@pytest.mark.parametrize("new", [8, 40, 100])
+@pytest.mark.parametrize("prompt", ["", "Question:", "Question: 1 + 1? " * 20])
+def test_a_prompt_of_any_length_is_played_as_it_is_graded(
+    prompt: str, new: int, episodes: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    model = gpt2()
+    model.save_pretrained(tmp_path)
+    with open_sampler(tmp_path) as sampler:
+        [graded] = sampler.generate([prompt], SamplingParams(new))
+    environment = episodes.OneTurn(prompt, lambda answer: 1.0)
+    [played] = episodes.play(model, tokenizer, [environment], max_new_tokens=new, turns=episodes.Until())
+    assert (len(played.prompt), len(played.tokens)) == (graded.prompt_tokens, graded.tokens)
+    assert (len(played.turns), played.reward) == (1, 1.0)
 
 
 def test_layers_that_cannot_be_played_here_are_named(episodes: Any, tokenizer: Any) -> None:
