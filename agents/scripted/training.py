@@ -124,12 +124,12 @@ class Trained(NamedTuple):
 
 def load(path: Path) -> Trained:
     """Loads a model for training: all of it, or with a LoRA adapter where memory is too small for that, or where the
-    variable ADAPTER is set."""
+    variable ADAPTER is 1."""
     gc.collect()  # trainers of earlier stages refer to themselves, and hold a model and its optimizer
     torch.cuda.empty_cache()  # what torch keeps for itself is not free for anybody who asks
     engine = engine_of_vllm(path)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    whole = fits(path) and not os.environ.get("ADAPTER")
+    whole = fits(path) and os.environ.get("ADAPTER") != "1"
     # A processor without instructions for bfloat16 takes forty times as long as in float32.
     in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4, tokens=FEWEST_TOKENS))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if in_half else torch.float32)

@@ -389,13 +389,16 @@ assert plays("linear_attention", player=SimpleNamespace(llm_engine="of vLLM"))
 print("all is well")
 """
 MEMORY = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 import training
 from training import FEWEST_TOKENS, Text, load, parts, tokens_that_fit
 
+for asked, has_adapter in (("1", True), ("0", False)):
+    os.environ["ADAPTER"] = asked
+    assert load(Path(sys.argv[2])).has_adapter == has_adapter
 model = load(Path(sys.argv[2])).model
 plenty = tokens_that_fit(model)
 Path("run_meta.json").write_text(json.dumps({"memory_gib": 0.1}))
