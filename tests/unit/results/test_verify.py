@@ -40,6 +40,7 @@ GRADES = "every submission ends in exactly one way"
 CHECKPOINTS = "checkpoints are the ones that were graded"
 ITEMS = "scores follow from the per-item results"
 RECORDS = "the records follow from the ledger"
+ACCOUNT = "the judge was paid what the record says"
 MLFLOW = "MLflow shows what the ledger says"
 DRAW = "the eval set follows from the draw that the run committed to"
 VALIDITY = "the validity only became worse, and its findings are unchanged"
@@ -63,6 +64,7 @@ EVERY = {
     BASELINE,
     ITEMS,
     RECORDS,
+    ACCOUNT,
     FILES,
     CODE,
     REPORT,
