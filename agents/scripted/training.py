@@ -378,6 +378,8 @@ class LearnedTokens:
         What all texts begin with stands first in a single row, and the rest of each text behind it. No padding is
         computed, and logits only before the tokens that are learned.
         """
+        from decoder import attention_masks
+
         device = self.accelerator.device
         begins = shared_tokens(part)
         pieces = [Text(part[0].tokens[:begins], part[0].weights[:begins])]
@@ -405,29 +407,6 @@ class LearnedTokens:
         loss = (weights[learned] * losses).sum() * scale
         self.accelerator.backward(loss)
         return loss.item()
-
-
-def attention_masks(model: Any, seen: torch.Tensor, ages: torch.Tensor) -> Any:
-    """Returns the mask of a row of tokens as the model's attention takes it, or one for each kind of its layers.
-
-    Args:
-        model: The model.
-        seen: [n, n]; which other tokens each token sees where there is no window.
-        ages: [n, n]; by how many positions they are before it.
-    """
-    config = model.config.get_text_config()
-
-    def form(mask: torch.Tensor) -> torch.Tensor:
-        if config._attn_implementation != "eager":
-            return mask[None, None]
-        # This attention adds its mask to the scores.
-        return torch.zeros_like(mask, dtype=model.dtype).masked_fill(~mask, torch.finfo(model.dtype).min)[None, None]
-
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    if not window or (kinds and "sliding_attention" not in kinds):
-        return form(seen)
-    near = form(seen & (ages < window))
-    return {"full_attention": form(seen), "sliding_attention": near} if kinds else near
 
 
 def add_gradients(model: torch.nn.Module) -> None:

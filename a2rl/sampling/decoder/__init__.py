@@ -18,6 +18,7 @@ Names of tensors end in their axes: R rows, T new tokens of a row, N those of al
 H heads of keys, G query heads, D head size.
 """
 
+from a2rl.sampling.decoder.attention import attention_masks
 from a2rl.sampling.decoder.conversation import (
     Chat,
     Conversation,
@@ -44,6 +45,7 @@ __all__ = [
     "Turn",
     "VllmDecoder",
     "Written",
+    "attention_masks",
     "awake",
     "checkpoint_weights",
     "end_tokens",

@@ -141,32 +141,24 @@ for _name in ("eager", "sdpa"):
     AttentionInterface.register(f"{BY_ROWS}|{_name}", partial(_attend, _name))
 
 
-class AttentionMasks:
-    """Causal attention masks; in sliding-window layers, a key is visible only for so many positions."""
+def attention_masks(model: Any, seen: torch.Tensor, ages: torch.Tensor) -> Any:
+    """Returns the mask [1, 1, N, S] as a model's attention takes it, or one for each kind of its layers.
 
-    def __init__(self, config: Any) -> None:
-        kinds = set(getattr(config, "layer_types", None) or [])
-        self._window = getattr(config, "sliding_window", None) if "sliding_attention" in kinds or not kinds else None
-        self._by_kind = "sliding_attention" in kinds
-        self._adds = config._attn_implementation.endswith("eager")
+    Args:
+        model: The model.
+        seen: [N, S]; which tokens each new token sees where there is no window.
+        ages: [N, S]; by how many positions they are before it. In a layer with a window, it sees only the nearest.
+    """
+    config = model.config.get_text_config()
 
-    def __call__(self, position_N: torch.Tensor, columns: int, dtype: torch.dtype) -> Any:
-        """Returns the mask [1, 1, N, S] for a pass, or one mask for each kind of layer.
+    def form(mask: torch.Tensor) -> torch.Tensor:
+        if not config._attn_implementation.endswith("eager"):
+            return mask[None, None]
+        # This attention adds its mask to the scores.
+        return torch.zeros_like(mask, dtype=model.dtype).masked_fill(~mask, torch.finfo(model.dtype).min)[None, None]
 
-        Args:
-            position_N: The positions of the new tokens.
-            columns: How many columns they attend to: S.
-            dtype: The type of the model's numbers.
-        """
-        age_11NS = (position_N[:, None] - torch.arange(columns, device=position_N.device))[None, None]
-        full = self._form(age_11NS >= 0, dtype)
-        if self._window is None:
-            return full
-        sliding = self._form((age_11NS >= 0) & (age_11NS < self._window), dtype)
-        return {"full_attention": full, "sliding_attention": sliding} if self._by_kind else sliding
-
-    def _form(self, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a mask of truth values, or one of numbers that are added to the scores."""
-        if not self._adds:
-            return mask
-        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    if not window or (kinds and "sliding_attention" not in kinds):
+        return form(seen)
+    near = form(seen & (ages < window))
+    return {"full_attention": form(seen), "sliding_attention": near} if kinds else near

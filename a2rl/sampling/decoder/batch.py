@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from a2rl.sampling.decoder.attention import AttentionMasks, Layout, NewTokens, laid_out
+from a2rl.sampling.decoder.attention import Layout, NewTokens, attention_masks, laid_out
 from a2rl.sampling.decoder.conversation import Dialogue, common_prefix
 from a2rl.sampling.decoder.kv_cache import SlotCache, cache_bytes_per_token
 
@@ -31,7 +31,6 @@ class Batch(Generic[T]):
             shares: See `Decoder`.
         """
         self._model, self._shares = model, shares
-        self._masks = AttentionMasks(model.config.get_text_config())
         self._device = torch.device(model.device)
         self._memory_tokens = memory_bytes // cache_bytes_per_token(model)
         self._cache = SlotCache(self._device, self._memory_tokens)
@@ -136,11 +135,12 @@ class Batch(Generic[T]):
         position_N = torch.cat([torch.arange(row.length - row.number, row.length) for row in rows]).to(self._device)
         row_N = torch.tensor([row.slot for row in rows for _ in range(row.number)], device=self._device)
         self._cache.aim(row_N, position_N)
+        age_NS = position_N[:, None] - torch.arange(self._cache.used, device=self._device)
         last_R = torch.tensor([row.first + row.number - 1 for row in rows], device=self._device)
         with laid_out(Layout.of(rows, self._device)):
             logits: torch.Tensor = self._model(
                 input_ids=torch.tensor([tokens], device=self._device),
-                attention_mask=self._masks(position_N, self._cache.used, self._model.dtype),
+                attention_mask=attention_masks(self._model, age_NS >= 0, age_NS),
                 position_ids=position_N[None],
                 past_key_values=self._cache,
                 use_cache=True,

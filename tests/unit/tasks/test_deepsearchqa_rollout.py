@@ -13,6 +13,7 @@ from tests.small_model import build_base_model
 
 SCRIPT = """
 data, model, tokenizer = data_and_model()
+model.config.max_position_embeddings = 100_000  # the expert works longer than the model can read
 import episodes
 from rollout import ACTIONS, QuestionEnvironment
 from decoder import Written
