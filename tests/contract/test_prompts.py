@@ -98,7 +98,7 @@ def graders_prompts(task: str, hidden: Path, repository: Path, chat: bool) -> se
     grader: Any = load_grader(task)
     definition = load_task(task, repository)
     ids, options = grader.item_ids(hidden), definition.choose({})
-    unasked = SimpleNamespace(annotator="", put=lambda *_: None)
+    unasked = SimpleNamespace(annotator="", failures_allowed=0, put=lambda *_: None)
     asking = [unasked] if definition.judged or task == "deepsearchqa" else []
     for item in ids:
         sampler.asked.clear()
