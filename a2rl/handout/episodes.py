@@ -28,6 +28,7 @@ from decoder import (
     awake,
     checkpoint_weights,
     end_tokens,
+    longest_prompt,
     prompt_tokens,
     unsupported_layers,
 )
@@ -287,7 +288,7 @@ class _Limits(NamedTuple):
     @property
     def prompt(self) -> int:
         """The most tokens before a turn."""
-        return max(self.tokens - self.new_tokens, self.tokens // 2)
+        return longest_prompt(self.tokens, self.new_tokens)
 
     def allow(self, episode: Episode) -> bool:
         is_short = len(episode.prompt) + len(episode.tokens) <= self.prompt

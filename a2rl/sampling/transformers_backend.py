@@ -30,6 +30,7 @@ from a2rl.sampling.decoder import (
     Written,
     end_tokens,
     is_out_of_memory,
+    longest_prompt,
     prompt_tokens,
     told,
     unsupported_layers,
@@ -125,7 +126,7 @@ class TransformersSampler(Sampler):
 
     def _turn(self, prompt: Prompt, params: SamplingParams) -> tuple[Turn, bool]:
         """Makes a turn for the decoder; a prompt that is too long for the context loses its beginning, and is cut."""
-        room = max(self._context - params.max_new_tokens, self._context // 2)
+        room = longest_prompt(self._context, params.max_new_tokens)
         whole = self._tokens(prompt, params.chat_template_kwargs) or [min(self._eos, default=0)]
         tokens = whole[-room:]
         return Turn(tokens, min(params.max_new_tokens, self._context - len(tokens))), len(tokens) < len(whole)

@@ -259,7 +259,7 @@ class Engine:
 
     def _tokens(self, request: Json) -> tuple[list[int], bool]:
         """The prompt's tokens; as in transformers_backend, a prompt that is too long is cut: it loses its beginning."""
-        room = max(self._context - request["max_new_tokens"], self._context // 2)
+        room = conversation.longest_prompt(self._context, request["max_new_tokens"])
         tokens = self._all_tokens(request["prompt"], request["chat_template_kwargs"])
         return tokens[-room:] or [self._tokenizer.eos_token_id or 0], len(tokens) > room
 

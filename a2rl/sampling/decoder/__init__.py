@@ -27,6 +27,7 @@ from a2rl.sampling.decoder.conversation import (
     Turn,
     Written,
     end_tokens,
+    longest_prompt,
     prompt_tokens,
     told,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "checkpoint_weights",
     "end_tokens",
     "is_out_of_memory",
+    "longest_prompt",
     "prompt_tokens",
     "told",
     "unsupported_layers",

@@ -58,6 +58,7 @@ class Batch(Generic[T]):
 
     def admit(self, max_rows: int) -> None:
         """Gives free rows to waiting conversations."""
+        new = list[Dialogue[T]]()
         longest = max((dialogue.longest for dialogue in self.rows), default=0)
         while self.queue and len(self.rows) < max_rows:
             longest = max(longest, self.queue[-1].longest)
@@ -66,15 +67,16 @@ class Batch(Generic[T]):
             dialogue = self.queue.pop()
             dialogue.slot = len(self.rows)
             self.rows.append(dialogue)
+            new.append(dialogue)
         self._cache.reserve_rows(len(self.rows))
+        if self._shares:
+            self._share_beginnings(new)
 
     def forward(self) -> tuple[list[Dialogue[T]], torch.Tensor]:
         """Makes one pass over what is new in the rows; returns those rows and the logits [R, V] of their next tokens.
 
         Prompts that do not fit into this pass wait for the next one.
         """
-        if self._shares:
-            self._share_beginnings()
         long, read = list[Dialogue[T]](), 0
         for dialogue in self.rows:
             if dialogue.new > 1 and (not read or read + dialogue.new <= MOST_NEW[self._device.type]):
@@ -99,12 +101,11 @@ class Batch(Generic[T]):
             self.queue.append(dialogue)
         self.rows, self._beginnings = [], []
 
-    def _share_beginnings(self) -> None:
+    def _share_beginnings(self, new: Sequence[Dialogue[T]]) -> None:
         """Reads once what several new rows begin with, and copies it from row to row."""
-        waiting = [dialogue for dialogue in self.rows if not dialogue.cached]
-        for place, dialogue in enumerate(waiting):
+        for place, dialogue in enumerate(new):
             self._take_over(dialogue)
-            others = (other for other in waiting[place + 1 :] if _begin_alike(dialogue, other))
+            others = (other for other in new[place + 1 :] if _begin_alike(dialogue, other))
             common = max((common_prefix(dialogue.tokens[:-1], other.tokens[:-1]) for other in others), default=0)
             if common >= dialogue.cached + SHORTEST:
                 self._read([dialogue], common)

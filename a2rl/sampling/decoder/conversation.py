@@ -217,6 +217,11 @@ def end_of_answer(tokenizer: Any) -> set[int]:
     return {token for token in tokens if token in tokenizer.added_tokens_decoder}
 
 
+def longest_prompt(context: int, max_new_tokens: int) -> int:
+    """Returns the most tokens of a prompt, before a turn of so many tokens; a longer one loses its beginning."""
+    return max(context - max_new_tokens, context // 2)
+
+
 def told(tokenizer: Any, written: list[int]) -> list[int]:
     """Returns what a model tells its reader, without the thoughts that gpt-oss writes in a channel of their own. The
     tokens that tell the channels apart are special, and would not be in the text."""

@@ -55,12 +55,6 @@ def test_a_run_that_was_sent_is_refused(
     assert f"a2rl resume --trust {sent.id}" in str(refused.exception)
 
 
-def register(run: RunDir, cluster: Cluster) -> None:
-    """Makes a run known to the machines that share a store."""
-    write_spec(cluster.store, run.spec)
-    cluster.claims.register([new_run(run.spec)])
-
-
 class ChecksReachedError(Exception):
     """The checks before a run are reached, and find something."""
 
@@ -78,14 +72,19 @@ def test_a_run_that_was_sent_is_continued_if_the_user_says_so(
     assert isinstance(CliRunner().invoke(app, ["resume", sent.id]).exception, ChecksReachedError)
 
 
-def test_a_resume_that_cannot_begin_is_no_attempt(
-    run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def cluster(run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
+    """Machines that share a store, which has the settings of the run."""
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
     monkeypatch.setattr(launching, "_check", check)
-    cluster = Cluster.needed(Settings.load())
-    register(run, cluster)
+    found = Cluster.needed(Settings.load())
+    write_spec(found.store, run.spec)
+    found.claims.register([new_run(run.spec)])
+    return found
+
+
+def test_a_resume_that_cannot_begin_is_no_attempt(run: RunDir, cluster: Cluster) -> None:
     claims = cluster.claims
     before = claims.row(run.id)
     assert isinstance(CliRunner().invoke(app, ["resume", run.id]).exception, ChecksReachedError)
@@ -97,13 +96,8 @@ def test_a_resume_that_cannot_begin_is_no_attempt(
         pass
 
 
-def test_a_sent_run_with_the_id_of_one_in_the_store_is_refused(
-    run: RunDir, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
-    monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
-    monkeypatch.setattr(launching, "_check", check)
-    register(run, Cluster.needed(Settings.load()))
+@pytest.mark.usefixtures("cluster")
+def test_a_sent_run_with_the_id_of_one_in_the_store_is_refused(run: RunDir) -> None:
     write_model(run.root / "spec.json", run.spec.model_copy(update={"base_url": "https://collects.example/v1"}))
     refused = CliRunner().invoke(app, ["resume", run.id]).exception
     assert isinstance(refused, UsageError)
