@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import InfrastructureError, UsageError
-from a2rl.core.files import write_atomically
+from a2rl.core.files import expanded, write_atomically
 from a2rl.core.settings import Settings
 
 VERSION_TIMEOUT_S = 60
@@ -247,7 +247,7 @@ def executable_of(choice: str | None, settings: Settings) -> Path:
     """
     if choice is None:
         return settings.agent_python or Path(sys.executable)
-    path = Path(os.path.expanduser(choice))  # noqa: PTH111 - pathlib's raises an error for the home of nobody
+    path = expanded(choice)
     if not path.is_absolute():
         raise UsageError(f"python {choice!r} is not an absolute path: name an interpreter, or a folder with bin/python")
     if not path.exists():

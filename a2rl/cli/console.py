@@ -1,4 +1,4 @@
-"""Output of the commands: tables and lines for people, one JSON object on the last line for programs.
+"""Output of the commands: tables and lines for people, JSON on the last line for programs.
 
 Texts are shown as they are, without markup, emoji codes or control characters (a2rl/core/printable.py).
 """

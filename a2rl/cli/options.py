@@ -25,7 +25,7 @@ Source = Annotated[
 ]
 Split = Annotated[str, typer.Option(help="public, private or all.")]
 Judge = Annotated[str | None, typer.Option(help=RunSettings.model_fields["judge"].description)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]
 
 
 def finite(value: float) -> float:

@@ -1,7 +1,6 @@
 """Estimates what a suite needs and what it can show, before anything starts: `a2rl bench SUITE --dry-run`."""
 
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Literal
@@ -13,7 +12,7 @@ from a2rl.core.settings import Settings
 from a2rl.models.base_model import local_folder
 from a2rl.models.checkpoint import parameters_in_name
 from a2rl.models.pretrained import CATALOGUE
-from a2rl.run.disk import disk_of_runs, most_kept, suite_shortage
+from a2rl.run.disk import disk_of_runs, disk_of_suite, suite_shortage
 from a2rl.run.ranking import sample_in_words
 from a2rl.run.rules import TYPICAL_SUBMISSIONS
 from a2rl.run.spec import Protocol, RunSettings
@@ -26,8 +25,8 @@ BYTES_PER_PARAMETER = 2
 
 SizeSource = Literal["on this machine", "by its name", "unknown"]
 DISK_EXPLAINED = (
-    "each base model once, and for each run the submissions that are kept, and as many checkpoints in the agent's "
-    "workspace as it submits: {submissions}, unless limited. Data and logs are small. Sizes by name: 2 bytes a "
+    "each base model once, for each run the submissions that are kept and as many checkpoints in the agent's workspace "
+    "as it submits ({submissions}, unless limited), and what runs at work need besides. Sizes by name: 2 bytes a "
     "parameter."
 )
 
@@ -91,7 +90,7 @@ def estimate(name: str, suite: Suite, settings: Settings) -> Estimate:
         concurrency=suite.concurrency,
         agent_hours=sum(cell.budget_s for cell in cells) / HOUR_S,
         wall_hours=_wall_s([cell.budget_s for cell in cells], suite.concurrency) / HOUR_S,
-        disk_bytes=_disk_bytes(cells, sizes),
+        disk_bytes=_disk_bytes(cells, suite.concurrency, sizes),
         disk_explained=DISK_EXPLAINED.format(submissions=TYPICAL_SUBMISSIONS),
         disk_shortage=disk_shortage(cells, suite.concurrency, settings),
         models=tuple(sizes.values()),
@@ -128,17 +127,12 @@ def model_size(model: str, settings: Settings) -> CheckpointSize:
     return CheckpointSize(model=model, bytes=parameters * BYTES_PER_PARAMETER, source="by its name")
 
 
-def _disk_bytes(cells: Sequence[RunSettings], sizes: dict[str, CheckpointSize]) -> int | None:
-    """Returns what base models, kept submissions and workspaces take; None if the size of a model is unknown."""
-    copies = Counter(sizes.keys())
-    for cell in cells:
-        copies[cell.model] += most_kept(cell) + (cell.max_submissions or TYPICAL_SUBMISSIONS)
-    total = 0
-    for model, count in copies.items():
-        if (size := sizes[model].bytes) is None:
-            return None
-        total += size * count
-    return total
+def _disk_bytes(cells: Sequence[RunSettings], concurrency: int, sizes: dict[str, CheckpointSize]) -> int | None:
+    """Returns what base models and runs take together; None if the size of a model is unknown."""
+    known = {model: size.bytes for model, size in sizes.items() if size.bytes is not None}
+    if len(known) < len(sizes):
+        return None
+    return sum(known.values()) + disk_of_suite([(cell, known[cell.model]) for cell in cells], concurrency)
 
 
 def disk_shortage(runs: Iterable[RunSettings], concurrency: int, settings: Settings) -> str:

@@ -10,7 +10,7 @@ from a2rl.anchor.params import AnchorParams
 from a2rl.config.preset import FamilyRule
 from a2rl.config.suite import Suite
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import StrictModel, read_yaml, validation_message
+from a2rl.core.files import StrictModel, expanded, read_yaml, validation_message
 from a2rl.judge.annotator import annotator_names
 from a2rl.judge.params import JudgeParams
 from a2rl.models.tiny_params import TinyParams
@@ -110,7 +110,7 @@ class Params(StrictModel):
             with suppress(UsageError):
                 filled = each.model_copy(update={"model": each.model or judge.model}).resolved(judge.annotator)
                 known.add((filled.base_url, filled.api_key_env, filled.serve))
-        folders = {str(Path(each.annotator).expanduser().resolve()) for each in own if "/" in each.annotator}
+        folders = {str(expanded(each.annotator).resolve()) for each in own if "/" in each.annotator}
         is_known_format = "/" not in judge.annotator or judge.annotator in folders
         return is_known_format and (judge.base_url, judge.api_key_env, judge.serve) in known
 

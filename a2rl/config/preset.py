@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from a2rl.core.errors import UsageError
-from a2rl.core.files import StrictModel, validation_message
+from a2rl.core.files import StrictModel, expanded, validation_message
 from a2rl.run.spec import PresetName
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.contract import Variant
@@ -40,7 +40,7 @@ class FamilyRule(StrictModel):
 
     def fits(self, model: str) -> bool:
         """Says whether a base model, a hub id or a folder, is of the family."""
-        folder = Path(model).expanduser()
+        folder = expanded(model)
         if not folder.is_dir():
             return any(fnmatchcase(model.partition("@")[0], name) for name in self.names)
         model_type = _json(folder / "config.json").get("model_type")

@@ -58,6 +58,11 @@ class StrictModel(FrozenModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def expanded(path: str | Path) -> Path:
+    """Returns a path with the home folder in place of a leading `~`; that of nobody stays as it is."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib's raises an error for nobody's
+
+
 def canonical_json(value: Any) -> str:
     """Returns the unique JSON text of a value (sorted keys, no spaces), over which digests are computed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

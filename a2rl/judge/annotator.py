@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from a2rl.core.errors import UsageError, unknown_name
-from a2rl.core.files import digest_of
+from a2rl.core.files import digest_of, expanded
 from a2rl.judge.parsers import UnreadableReplyError, check_parser, first_share, forms_of, parse
 
 OWN = Path(__file__).with_name("annotators")
@@ -145,7 +145,7 @@ def find_annotator(name: str) -> Annotator:
     Raises:
         UsageError: There is none, or its configuration cannot be used.
     """
-    folders = [Path(name).expanduser()] if "/" in name else [folder / name for folder in _folders()]
+    folders = [expanded(name)] if "/" in name else [folder / name for folder in _folders()]
     for path in (folder / file for folder in folders for file in FILES):
         if path.is_file():
             return _read(path)

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from a2rl.core.errors import UsageError
-from a2rl.core.files import StrictModel
+from a2rl.core.files import StrictModel, expanded
 from a2rl.core.settings import Settings
 from a2rl.judge.account import Kind
 from a2rl.judge.annotator import Annotator, annotator_names, find_annotator
@@ -148,4 +148,4 @@ class JudgeConfig:
 
 def _absolute(annotator: str) -> str:
     """Returns the name of an annotator, or its folder as an absolute path."""
-    return str(Path(annotator).expanduser().resolve()) if "/" in annotator else annotator
+    return str(expanded(annotator).resolve()) if "/" in annotator else annotator

@@ -4,7 +4,7 @@ import difflib
 from pathlib import Path
 
 from a2rl.core.errors import UsageError, first_line
-from a2rl.core.files import digest_of, folder_digest
+from a2rl.core.files import digest_of, expanded, folder_digest
 from a2rl.core.hub import READ_TIMEOUT_S, hub_errors
 from a2rl.core.settings import Settings
 from a2rl.models.checkpoint import check_base_model, weights_digest
@@ -36,7 +36,7 @@ def resolve_model(name: str, settings: Settings) -> Path:
     elif (gguf := gguf_file(name)) is not None:
         folder = converted(gguf, settings)
     elif _is_path(name):
-        folder = Path(name).expanduser().resolve()
+        folder = expanded(name).resolve()
     else:
         folder = _download(name)
     check_base_model(folder)
@@ -52,7 +52,7 @@ def local_folder(name: str, settings: Settings) -> Path | None:
     if (gguf := gguf_file(name)) is not None:
         return converted_folder(gguf, settings)
     if _is_path(name):
-        return Path(name).expanduser()
+        return expanded(name)
     if name.count("/") != 1:
         return None
     from huggingface_hub import try_to_load_from_cache
@@ -91,7 +91,7 @@ def recorded_name(name: str) -> str:
     """Returns the name of a base model as a run records it: a path means the same folder wherever a command starts."""
     if name in (TINY, *CATALOGUE) or not _is_path(name):
         return name
-    path = Path(name).expanduser().absolute()  # a link keeps its name, which agents are told
+    path = expanded(name).absolute()  # a link keeps its name, which agents are told
     return str(path.resolve() if ".." in path.parts else path)
 
 

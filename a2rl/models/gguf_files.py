@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from a2rl.core.errors import UsageError, last_words
-from a2rl.core.files import file_digest, machine_failure
+from a2rl.core.files import expanded, file_digest, machine_failure
 from a2rl.core.locks import file_lock
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
@@ -29,7 +29,7 @@ def gguf_file(name: str) -> Path | None:
     Raises:
         UsageError: The folder has several.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == ".gguf" and path.is_file():
         return path.resolve()
     if not path.is_dir() or (path / "config.json").exists():

@@ -34,8 +34,12 @@ def most_kept(settings: RunSettings) -> int:
     A run without a limit on submissions is expected to make a typical number. Unless all are kept, these are the best
     and those that wait for a grade.
     """
-    submissions = settings.max_submissions or TYPICAL_SUBMISSIONS
+    submissions = _submissions(settings)
     return submissions if settings.keep == "all" else min(submissions, 1 + MAX_WAITING)
+
+
+def _submissions(settings: RunSettings) -> int:
+    return settings.max_submissions or TYPICAL_SUBMISSIONS
 
 
 def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
@@ -51,6 +55,8 @@ def disk_need(settings: RunSettings, model_bytes: int) -> DiskNeed:
 def disk_of_suite(runs: Sequence[tuple[RunSettings, int]], concurrency: int) -> int:
     """Returns the bytes that runs take together: what each keeps for good, and what those at work take besides.
 
+    An agent is expected to leave in its workspace what it submits.
+
     Args:
         runs: The settings of each run, and the size of its base model's weights.
         concurrency: How many of them are at work at a time.
@@ -58,7 +64,8 @@ def disk_of_suite(runs: Sequence[tuple[RunSettings, int]], concurrency: int) -> 
     kept = [size * {"all": most_kept(settings), "best": 1, "none": 0}[settings.keep] for settings, size in runs]
     whole = [disk_need(settings, size).bytes - MARGIN for settings, size in runs]
     at_work = sorted((all_of_it - stays for all_of_it, stays in zip(whole, kept, strict=True)), reverse=True)
-    return sum(kept) + sum(at_work[:concurrency]) + MARGIN
+    left = sum(size * _submissions(settings) for settings, size in runs)
+    return sum(kept) + left + sum(at_work[:concurrency]) + MARGIN
 
 
 def suite_shortage(runs: Sequence[tuple[RunSettings, int]], concurrency: int, place: Path) -> str:
@@ -77,8 +84,8 @@ def suite_shortage(runs: Sequence[tuple[RunSettings, int]], concurrency: int, pl
     fewer = disk_of_suite([(each.model_copy(update={"keep": "best"}), size) for each, size in runs], concurrency)
     way = f", or use --keep best ({format_bytes(fewer)})" if fewer < need else ""
     return (
-        f"the submissions that these {len(runs)} runs keep take up to {format_bytes(need)}, besides what agents leave "
-        f"in their workspaces, and {format_bytes(free)} are free, so later runs may be refused: free some space{way}"
+        f"the checkpoints of these {len(runs)} runs take up to {format_bytes(need)}, and {format_bytes(free)} are "
+        f"free, so later runs may be refused: free some space{way}"
     )
 
 

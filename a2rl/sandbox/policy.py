@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import a2rl
 from a2rl.core.errors import UsageError
+from a2rl.core.files import expanded
 from a2rl.core.settings import ROOT_MARK, Settings
 from a2rl.linux import landlock
 from a2rl.sandbox.command import SHARED_MEMORY, Confinement
@@ -193,7 +194,7 @@ def require_readable(
     Raises:
         UsageError: The agent must not read it; the message says why, and what to give instead.
     """
-    path = Path(os.path.expanduser(folder))  # noqa: PTH111 - pathlib's raises an error for the home of nobody
+    path = expanded(folder)
     if not path.is_absolute():
         raise UsageError(f"{name} {str(folder)!r} is not an absolute path")
     if not path.exists():
@@ -228,7 +229,7 @@ def _problem(path: Path, settings: Settings, eval_data: Iterable[str], source: P
             "hidden data or runs of this checkout lie there: name single folders that have none",
         ),
         (
-            source is not None and _overlap(path, source.expanduser().resolve()),
+            source is not None and _overlap(path, expanded(source).resolve()),
             f"it contains the eval data in {source}",
         ),
         (data is not None, f"it contains the eval data in {data}: name single folders of models instead"),

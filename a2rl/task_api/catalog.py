@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import cast
 
 from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
-from a2rl.core.files import folder_digest, machine_failure
+from a2rl.core.files import expanded, folder_digest, machine_failure
 from a2rl.task_api.contract import Grader, Preparer, ServicesModule, Task, TwinsModule, code_of_task
 
 FILES = ("task.py", "prepare.py", "grade.py", "description.md")
@@ -71,7 +71,7 @@ def find_task(name: str, root: Path) -> str:
     if "/" not in name and (name in task_ids(root) or not Path(name).is_dir()):
         load_task(name, root)
         return name
-    folder = Path(name).expanduser().resolve()
+    folder = expanded(name).resolve()
     if folder.parent in (root / "tasks", root / OWN):
         return find_task(folder.name, root)
     if not folder.is_dir():

@@ -11,6 +11,7 @@ from a2rl.cli.commands import app
 from a2rl.config.estimate import estimate, model_size, smallest_gain
 from a2rl.config.suite import make_suite
 from a2rl.core.settings import Settings
+from a2rl.run.disk import MARGIN
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult
 
@@ -61,7 +62,7 @@ def test_an_estimate_adds_up_and_is_unknown_where_a_size_is(settings: Settings) 
     grid = {"tasks": ["gsm8k", "humaneval"], "agents": ["noop"], "seeds": [0, 1, 2], "budget": "2h", "concurrency": 4}
     found = estimate("mine", make_suite(grid | {"model": "nobody/Model-1B", "max_submissions": 2}), settings)
     assert (found.runs, found.agent_hours, found.wall_hours) == (6, 12, 4)
-    assert found.disk_bytes == 2_000_000_000 * (1 + 6 * (2 + 2))
+    assert found.disk_bytes == 2_000_000_000 * (1 + 6 * (2 + 2) + 4 * 2) + MARGIN
     assert [(each.task, each.items) for each in found.tasks] == [("gsm8k", 200), ("humaneval", 120)]
     assert estimate("mine", make_suite(grid | {"model": "nobody/a-model"}), settings).disk_bytes is None
 
@@ -92,11 +93,11 @@ def test_a_dry_run_says_what_may_not_fit_on_the_disk(settings: Settings, monkeyp
     monkeypatch.setattr("a2rl.run.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=64_000_000_000))
     command = ["bench", "paper-main", "--task", "gsm8k", "--model", "nobody/Model-1B", "--dry-run", "--json"]
     done = CliRunner().invoke(app, command, env={"COLUMNS": "400"})
-    assert "disk         about 202.0 GB: each base model once" in done.stdout
+    assert "disk         about 206.5 GB: each base model once" in done.stdout
     assert "nobody/Model-1B: 2.0 GB, by its name" in done.stdout
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["disk_shortage"] in done.stdout
-    assert "these 5 runs keep take up to 104.5 GB" in found["disk_shortage"]
+    assert "these 5 runs take up to 204.5 GB" in found["disk_shortage"]
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,19 +48,19 @@ def test_a_run_that_fits_begins_and_one_that_does_not_is_refused(
 
 
 def test_a_suite_that_does_not_fit_is_said_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each run keeps counts, and what only those that are at work take."""
-    run, free = RunSettings(max_submissions=20), [24 * 5 * GB]
+    """What each run keeps and its agent leaves counts, and what only those that are at work take."""
+    run, free = RunSettings(max_submissions=20), [220 * GB]
     best, none = (run.model_copy(update={"keep": keep}) for keep in ("best", "none"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0]))
-    assert disk_of_suite([(run, GB)], 1) == disk_need(run, GB).bytes
-    assert disk_of_suite([(run, GB)] * 6, 2) == (6 * 20 + 2 * 2) * GB + MARGIN
-    assert disk_of_suite([(best, GB)] * 6, 1) == 5 * GB + disk_need(best, GB).bytes
-    assert disk_of_suite([(none, GB)] * 6, 1) == disk_need(none, GB).bytes
+    assert disk_of_suite([(run, GB)], 1) == 20 * GB + disk_need(run, GB).bytes
+    assert disk_of_suite([(run, GB)] * 6, 2) == (6 * (20 + 20) + 2 * 2) * GB + MARGIN
+    assert disk_of_suite([(best, GB)] * 6, 1) == (5 + 6 * 20) * GB + disk_need(best, GB).bytes
+    assert disk_of_suite([(none, GB)] * 6, 1) == 6 * 20 * GB + disk_need(none, GB).bytes
     assert suite_shortage([(run, GB)] * 5, 1, tmp_path) == ""
     said = suite_shortage([(run, GB)] * 6, 1, tmp_path)
-    assert "these 6 runs keep take up to 122.5 GB" in said
-    assert "and 120.0 GB are free" in said
-    assert "or use --keep best (12.5 GB)" in said
+    assert "these 6 runs take up to 242.5 GB" in said
+    assert "and 220.0 GB are free" in said
+    assert "or use --keep best (132.5 GB)" in said
     free[0] = GB
     assert "--keep" not in suite_shortage([(best, GB)] * 6, 1, tmp_path)
 
