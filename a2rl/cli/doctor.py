@@ -200,7 +200,10 @@ def _own(layer: Layer, machine: Machine) -> Diagnosis:
 
 def _resources(settings: Settings) -> Diagnosis:
     """Reports the limits on the resources that an agent may use, and what enforces them."""
-    wanted, here = Resources.of_machine(settings.root, settings.environ), probe_limits()
+    try:
+        wanted, here = Resources.of_machine(settings.root, settings.environ), probe_limits()
+    except ValueError as error:
+        return Diagnosis("  limits", False, False, str(error), "correct it, or unset it")
     most = f"memory {wanted.memory / GIB:.0f} GiB, {wanted.processes} processes, disk {wanted.disk / GIB:.0f} GiB"
     enforced_by = ", ".join(sorted(set(here.limits.values()))) or "nothing"
     found = f"{most}, enforced by {enforced_by}; agents are stopped by {here.ends_by}"

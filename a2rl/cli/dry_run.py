@@ -78,11 +78,12 @@ def _shown(name: str, value: Any) -> str:
 
 def _show_totals(found: Estimate) -> None:
     disk = "unknown" if found.disk_bytes is None else f"about {format_bytes(found.disk_bytes)}"
+    wall = format_duration(found.wall_hours * HOUR_S)
     shortage = f" But {found.disk_shortage}." if found.disk_shortage else ""
     rows = [
         ("runs", f"{found.runs}, {found.concurrency} at a time"),
         ("agent time", f"{format_duration(found.agent_hours * HOUR_S)}, the sum of the budgets"),
-        ("wall time", f"{format_duration(found.wall_hours * HOUR_S)} at least; baselines and grading come on top"),
+        ("wall time", f"{wall} if each agent uses its whole budget; baselines and grading come on top"),
         ("disk", f"{disk}: {found.disk_explained}{shortage}"),
     ]
     for size in found.models:

@@ -65,7 +65,8 @@ class Estimate(StrictModel):
     agent_hours: float
     """The sum of the budgets."""
     wall_hours: float
-    """The time until the last agent ends, with runs in parallel. Grading and baselines take additional time."""
+    """The time until the last agent ends, with runs in parallel, if each uses its whole budget. Grading and baselines
+    take additional time."""
     disk_bytes: int | None
     """None if the size of a base model is unknown."""
     disk_explained: str

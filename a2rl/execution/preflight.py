@@ -25,6 +25,7 @@ from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox
 from a2rl.grading.service_process import listen
 from a2rl.judge.params import JudgeConfig
 from a2rl.linux.gpus import Inventory, require_answer, usable_gpus
+from a2rl.linux.resources import Resources
 from a2rl.llm.relay.prices import ADD_PRICE, price_unknown
 from a2rl.models.base_model import local_folder, require_known, resolve_model
 from a2rl.models.pretrained import CATALOGUE
@@ -155,18 +156,27 @@ def _key(spec: RunSpec, here: ThisMachine) -> str:
     return "" if spec.base_url else ", ".join(here.settings.forwarded(agent.needs_one_of))
 
 
+def _limits(_: RunSpec, here: ThisMachine) -> str:
+    """Checks the variables that limit what agents may use of the machine."""
+    try:
+        Resources.of_machine(here.settings.root, here.settings.environ)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return ""
+
+
 def _price(spec: RunSpec, here: ThisMachine) -> str:
     """Checks that limits on tokens and cost can hold."""
     agent = here.agent(spec)
     limits = {"--max-tokens": spec.max_tokens, "--max-cost-usd": spec.max_cost_usd}
     given = " and ".join(name for name, value in limits.items() if value is not None)
-    if not agent.calls_llm:
-        return ""
-    if given and not agent.takes_base_url:
+    if given and not agent.takes_base_url and (agent.calls_llm or agent.forward_env):
         raise UsageError(
             f"the requests of {agent.title} cannot be counted, so {given} could not hold: leave it out, or use "
             "{base_url} in the agent's definition"
         )
+    if not agent.calls_llm:
+        return ""
     unknown = price_unknown(spec, agent, here.settings)
     if unknown and spec.max_cost_usd is not None:
         raise UsageError(f"{unknown}, and --max-cost-usd could not hold: {ADD_PRICE}, or leave out the limit")
@@ -281,6 +291,7 @@ CHECKS = (
         _prompts,
     ),
     Check("disk", lambda spec: (spec.model, spec.keep, spec.max_submissions), _disk),
+    Check("limits of agents", lambda _: "", _limits),
     Check("API key", lambda spec: (spec.agent, spec.base_url), _key),
     Check(
         "price of the driver",

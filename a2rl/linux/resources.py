@@ -52,10 +52,13 @@ class Resources(NamedTuple):
 
         Args:
             folder: A folder on the disk that the agent writes to.
-            environ: The user's environment; values that are not numbers are ignored.
+            environ: The user's environment.
             used: The bytes on that disk that the agent already has, from an earlier start, and may keep.
+
+        Raises:
+            ValueError: A variable is not a number of at least 0.
         """
-        memory, processes, cores, disk = (_number(environ.get(name, "")) for name in VARIABLES)
+        memory, processes, cores, disk = (_number(name, environ) for name in VARIABLES)
         return cls(
             memory=int(memory * GIB) if memory is not None else spare_memory(),
             processes=int(processes) if processes is not None else PROCESSES,
@@ -64,12 +67,14 @@ class Resources(NamedTuple):
         )
 
 
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
+def _number(name: str, environ: Mapping[str, str]) -> float | None:
+    """Returns what a variable says. A mistyped limit must not stand for none, nor for another one."""
+    if not (text := environ.get(name, "")):
         return None
-    return max(0.0, number) if math.isfinite(number) else None
+    with contextlib.suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise ValueError(f"{name}={text} is not a number of at least 0 (0: no limit)")
 
 
 def spare_memory() -> int:

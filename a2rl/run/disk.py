@@ -82,7 +82,7 @@ def suite_shortage(runs: Sequence[tuple[RunSettings, int]], concurrency: int, pl
     if len(runs) < 2 or need <= free:
         return ""
     fewer = disk_of_suite([(each.model_copy(update={"keep": "best"}), size) for each, size in runs], concurrency)
-    way = f", or use --keep best ({format_bytes(fewer)})" if fewer < need else ""
+    way = f", or use --keep best ({format_bytes(fewer)})" if fewer <= free else ""
     return (
         f"the checkpoints of these {len(runs)} runs take up to {format_bytes(need)}, and {format_bytes(free)} are "
         f"free, so later runs may be refused: free some space{way}"
@@ -111,7 +111,7 @@ def check_disk(settings: RunSettings, size: int, place: Path) -> str:
     if need.bytes <= free:
         return f"{need}; {format_bytes(free)} are free"
     fewer = disk_need(settings.model_copy(update={"keep": "best"}), size)
-    ways = [f"--keep best ({format_bytes(fewer.bytes)})"] if fewer.bytes < need.bytes else []
+    ways = [f"--keep best ({format_bytes(fewer.bytes)})"] if fewer.bytes <= free else []
     most = (free - MARGIN) // size - WORKING if size else 0
     ways += [f"--max-submissions {most}"] if 0 < most < need.kept else []
     raise UsageError(

@@ -68,7 +68,8 @@ DRIVEN = {"title": "a", "start": ["true", "{base_url}"], "driver": "my-model", "
 
 def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settings: Settings) -> None:
     (settings.root / "agents").unlink()
-    for name, definition in (("driven", DRIVEN), ("unseen", {**DRIVEN, "start": ["true"]})):
+    own_key = {"title": "a", "start": ["true"], "forward_env": ["OPENAI_API_KEY"]}
+    for name, definition in (("driven", DRIVEN), ("unseen", {**DRIVEN, "start": ["true"]}), ("own-key", own_key)):
         folder = settings.root / "agents" / name
         folder.mkdir(parents=True)
         (folder / "agent.yaml").write_text(yaml.safe_dump(definition))
@@ -79,6 +80,7 @@ def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settin
 
     assert "prices" in problem(max_cost_usd=1.0)
     assert "--max-tokens" in problem(agent="unseen", max_tokens=100)
+    assert "--max-cost-usd" in problem(agent="own-key", max_cost_usd=0.01)
     assert problem() == problem(max_tokens=100) == problem(max_cost_usd=1.0, driver="gpt-5.2") == ""
     params = settings.root / "params.yaml"
     text = params.read_text() + "\nprices: {my-model: {input: 0.1, output: 0.2}}\n"

@@ -186,14 +186,19 @@ def test_a_measurement_ends_however_many_files_are_open(monkeypatch: pytest.Monk
     assert next(looked) < 10
 
 
-@pytest.mark.parametrize("text", ["no number", "inf", "nan"])
-def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path, text: str) -> None:
-    found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": text})
+def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path) -> None:
+    found = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": ""})
     assert found.memory == spare_memory()
     assert found.disk > 0
     assert found.processes == PROCESSES
     said = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "1.5", "A2RL_AGENT_CORES": "2"})
     assert (said.memory, said.cores) == (3 * GIB // 2, 2.0)
+
+
+@pytest.mark.parametrize("text", ["no number", "8GB", "8,5", "-4", "inf", "nan"])
+def test_a_mistyped_limit_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=f"A2RL_AGENT_DISK_GIB={text} is not a number"):
+        Resources.of_machine(tmp_path, {"A2RL_AGENT_DISK_GIB": text})
 
 
 def test_an_agent_that_goes_on_keeps_what_it_has_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
