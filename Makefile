@@ -19,7 +19,7 @@ endef
 .PHONY: help setup setup-vllm setup-agent-env setup-scale setup-tasks setup-textworld data demo test test-all test-agents check bench ui worker deploy services dist clean lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: $(VENV)/.installed ## install everything into .venv (a minute, once)
 
@@ -83,7 +83,7 @@ check: setup ## check lint, format, imports and types
 	@for agent in $$(dirname agents/*/*.py | sort -u); do (cd $$agent && mypy --no-error-summary \
 	  --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(CURDIR)/.mypy_cache/$$agent" .) || exit 1; done
 
-bench: setup ## measure what is claimed about speed, as ratios within one run
+bench: setup ## measure the speed figures of the docs
 	@python -m tests.bench
 
 ui: PORT ?= 5000

@@ -24,13 +24,13 @@ def grade(
     variant: Variant = "mini",
     source: Source = None,
     split: Split = "all",
-    limit: Annotated[int | None, typer.Option(min=1, help="Grade only this many items, drawn at random.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Grade only this many items, each time the same ones.")] = None,
     backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
     generation: Annotated[
         str, typer.Option(help="How the model answers: temperature=0.6,samples=4 ...; the rest as params.yaml says.")
     ] = "",
     judge: Judge = None,
-    dtype: Annotated[str | None, typer.Option(help="Numbers: auto, float32, bfloat16 or float16.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")] = None,
     outputs: Annotated[
         Path | None, typer.Option(help="Write the model's answer to each item to this file, as JSON Lines.")
     ] = None,

@@ -161,7 +161,7 @@ class RunSettings(StrictModel):
         default=None, description="What grades: transformers or vllm; unless given, the one in params.yaml."
     )
     dtype: DtypeSetting | None = Field(
-        default=None, description="Numbers that models are graded with; unless given, those in params.yaml."
+        default=None, description="Number format in which models are graded; unless given, the one in params.yaml."
     )
 
 

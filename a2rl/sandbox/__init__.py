@@ -23,5 +23,5 @@ files are made accessible, and the other contents of those folders are hidden. I
 also has its own file system.
 
 No library: bubblewrap (bwrap) and Landlock enforce the confinement. Our own code needs no installation and works in
-containers, where bwrap mostly does not. README.md, "What an agent can do", describes the limits of this protection.
+containers, where bwrap mostly does not. docs/sandbox.md describes the limits of this protection.
 """

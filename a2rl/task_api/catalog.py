@@ -90,7 +90,7 @@ def check_name(name: str, root: Path) -> None:
     """
     if not NAME.fullmatch(name) or name in task_ids(root):
         raise UsageError(
-            f"a task cannot be called {name!r}: its folder's name is of small letters, digits and _, and not that of "
+            f"a task cannot be called {name!r}: a name has only lower-case letters, digits and _, and is not that of "
             "a built-in task"
         )
 

@@ -1,4 +1,4 @@
-"""Measures the project's claims about speed and memory, as ratios within one run.
+"""Measures the docs' figures on speed and memory, as ratios within one run.
 
 python -m tests.bench                      # most of them: `make bench`
 python -m tests.bench workers sandbox       # some
