@@ -23,7 +23,7 @@ REDTEAM_HELP = "Attack the pipeline as hostile agents would, in every sandbox of
 
 
 def driver(
-    scenario: Annotated[str, typer.Argument(help="Name of a built-in scenario, or a YAML file.")],
+    scenario: Annotated[str, typer.Argument(help="gsm8k, or a YAML file: see docs/adding-an-agent.md.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     log: Annotated[Path | None, typer.Option(help="Log of the answers, JSON Lines: tokens, turns, status.")] = None,
 ) -> None:
