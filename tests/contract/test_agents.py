@@ -1,14 +1,18 @@
 """Tests the contract of every agent folder."""
 
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import requests
 
 from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.agent_systems.transcripts import formats
+from tests.as_nobody import as_nobody, folder_of_nobody
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGENTS = agent_ids(REPOSITORY)
@@ -61,3 +65,26 @@ def test_an_agent_asks_for_keys_by_name_and_holds_none(name: str) -> None:
     agent = find_agent(name, REPOSITORY)
     assert not [key for key in agent.env if key.endswith(("_KEY", "_TOKEN", "_SECRET"))]
     assert not set(agent.forward_env) & {"PATH", "HOME", "A2RL_ROOT", "PYTHONPATH", "MLFLOW_TRACKING_URI"}
+
+
+def test_the_smallest_agent_starts_again_and_waits_for_any_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    def post(url: str, json: dict[str, str], timeout: float | None) -> SimpleNamespace:
+        assert timeout is None
+        assert (Path(json["model_path"]) / "weights").read_text() == "w"
+        return SimpleNamespace(status_code=200, text=url)
+
+    def start_twice() -> None:
+        (root / "model").mkdir()
+        (root / "model/weights").write_text("w")
+        (root / "model/weights").chmod(0o444)
+        (root / "model").chmod(0o555)
+        for _ in range(2):
+            runpy.run_path(str(root / "agent.py"))
+
+    monkeypatch.setattr(requests, "post", post)
+    monkeypatch.setenv("GRADING_SERVER_URL", "http://127.0.0.1:9")
+    with folder_of_nobody() as root:
+        shutil.copy(REPOSITORY / "agents/copy-base/agent.py", root)
+        monkeypatch.setenv("MODEL_PATH", str(root / "model"))
+        monkeypatch.setenv("OUTPUT_DIR", str(root / "output"))
+        as_nobody(start_twice)
