@@ -27,6 +27,7 @@ from typing import NamedTuple
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import expanded, write_atomically
+from a2rl.core.secrets import SECRET_NAME
 from a2rl.core.settings import Settings
 
 VERSION_TIMEOUT_S = 60
@@ -124,18 +125,19 @@ class Installation:
         return f"no API key: set {' or '.join(keys)}"
 
     def install(self, say: Callable[[str], None]) -> None:
-        """Installs the pinned versions, unless they are installed already.
+        """Installs the pinned versions, unless they are installed already, or there is nothing to install.
 
         Args:
             say: Called with each progress message.
 
         Raises:
-            UsageError: The agent needs no installation, or this machine lacks npm or the Python that it needs.
+            UsageError: This machine lacks npm or the Python that the agent needs.
             InfrastructureError: The registry failed.
         """
         install = self.agent.install
         if install is None:
-            raise UsageError("it needs no installation")
+            say(f"{self.agent.id} needs no installation")
+            return
         if self.version is not None:
             say(f"{self.agent.id} {self.version} is installed")
             return
@@ -192,9 +194,10 @@ class Installation:
 
     def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:
         search = os.pathsep.join([*map(str, self.paths), self._settings.environ.get("PATH", os.defpath)])
-        environment = {**self._settings.environ, "PATH": search, **env}
-        for name in ("PIP_USER", "PYTHONPATH", "VIRTUAL_ENV"):
-            environment.pop(name, None)
+        # No sandbox is around the packages' own code, so it gets no key.
+        left_out = {"PIP_USER", "PYTHONPATH", "VIRTUAL_ENV", *filter(SECRET_NAME.search, self._settings.environ)}
+        kept = {name: value for name, value in self._settings.environ.items() if name not in left_out}
+        environment = {**kept, "PATH": search, **env}
         try:
             done = subprocess.run(
                 command, cwd=self.folder if self.folder.is_dir() else None, env=environment, capture_output=True,

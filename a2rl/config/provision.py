@@ -17,7 +17,7 @@ from typing import NamedTuple
 from a2rl.agent_systems.definition import Agent
 from a2rl.agent_systems.installation import TrainingPython, executable_of, training_python
 from a2rl.core.errors import UsageError
-from a2rl.core.secrets import known_secrets
+from a2rl.core.secrets import SECRET_NAME, known_secrets
 from a2rl.core.settings import Settings
 from a2rl.core.urls import endpoint, refuse_credentials
 from a2rl.run.rules import rules
@@ -39,7 +39,6 @@ RESERVED = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 })  # fmt: skip
 """Variables that a2rl sets itself, or that could change what runs before the sandbox is closed."""
-SECRET = re.compile(r"(?i)(^|_)(key|token|secret|password|passwd|credentials?)(_|$)|apikey")
 HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
@@ -157,7 +156,7 @@ def _check_host(name: str) -> None:
 def _check_variable(name: str, value: str) -> None:
     if name.upper() in RESERVED or name.startswith("A2RL_"):
         raise UsageError(f"env: {name} is set by a2rl itself")
-    if SECRET.search(name) or value in known_secrets().values():
+    if SECRET_NAME.search(name) or value in known_secrets().values():
         raise UsageError(
             f"env: {name} looks like a secret, and these values are recorded with the run: name it in `forward_env` of "
             "the agent's definition instead, and set it in your environment"

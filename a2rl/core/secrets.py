@@ -27,6 +27,8 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
+SECRET_NAME = re.compile(r"(?i)(^|_)(key|token|secret|password|passwd|credentials?)(_|$)|apikey")
+"""Finds names of environment variables that hold a secret."""
 MIN_CHARS = 8
 """A shorter value could be part of ordinary words, so it is not removed, and the user is warned."""
 MIN_FORM = 10

@@ -18,6 +18,7 @@ from a2rl.core.settings import Settings
 NEWER = f"3.{sys.version_info.minor + 1}"
 NPM = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/calls"
+env >> "$(dirname "$0")/environment"
 [ -e "$(dirname "$0")/broken" ] && { echo "npm error 404 no such version" >&2; exit 1; }
 while [ "$1" != --prefix ]; do shift; done
 mkdir -p "$2/node_modules/.bin"
@@ -128,8 +129,23 @@ def test_a_key_with_a_strange_character_is_named(installation: Callable[..., Ins
 def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., Installation]) -> None:
     built_in = installation(install=None, program=None)
     assert built_in.missing(None) == []
-    with pytest.raises(UsageError, match="needs no installation"):
-        built_in.install(lambda _: None)
+    said: list[str] = []
+    built_in.install(said.append)
+    assert said == ["a needs no installation"]
+
+
+def test_packages_get_no_key_but_the_way_to_their_index(
+    installation: Callable[..., Installation], settings: Settings, npm: Path
+) -> None:
+    secret = {name: "hidden" for name in ("ANTHROPIC_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "apikey")}
+    kept = {"HTTPS_PROXY": "http://proxy:1", "npm_config_registry": "http://mirror", "PIP_INDEX_URL": "http://mirror"}
+    path = f"{npm}:{settings.environ['PATH']}"
+    Installation(
+        installation().agent, Settings(settings.root, {**settings.environ, **secret, **kept, "PATH": path})
+    ).install(lambda _: None)
+    told = (npm / "environment").read_text().splitlines()
+    assert "hidden" not in str(told)
+    assert {f"{name}={value}" for name, value in kept.items()} <= set(told)
 
 
 def wanting_python(python: str | None, root: Path, path: Path) -> Installation:
