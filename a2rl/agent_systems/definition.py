@@ -144,6 +144,12 @@ class Agent(StrictModel):
         texts = (*self.start, *self.resume, *self.env.values(), *self.files.values())
         return any("{base_url}" in text for text in texts)
 
+    @property
+    def limits_turns(self) -> bool:
+        """Whether it can be told a limit on its turns."""
+        texts = (*self.start, *self.env.values(), *self.files.values())
+        return bool(self.turn_limit) or any("{max_turns}" in text for text in texts)
+
     def command(self, names: Mapping[str, str] = MappingProxyType({})) -> list[str]:
         """Returns the command line of a first start. Placeholders that are not in `names` become empty, except
         `{agent_dir}`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from a2rl import __version__
-from a2rl.agent_systems.definition import Agent, find_agent, is_script
+from a2rl.agent_systems.definition import Agent, agent_ids, find_agent, is_script
 from a2rl.agent_systems.installation import Installation
 from a2rl.config.params import Params
 from a2rl.config.preset import load_preset, resolved
@@ -89,6 +89,7 @@ def check_cells(cells: Sequence[RunSettings], params: Params, settings: Settings
     for cell in cells:
         _check_combination(cell, settings)
         provision_of(cell, agents[cell.agent], settings)
+    _check_turns([agents[cell.agent] for cell in cells if cell.max_turns], settings)
     return agents
 
 
@@ -100,6 +101,18 @@ def _check_combination(cell: RunSettings, settings: Settings) -> None:
     if cell.limit is not None:
         items = load_task(cell.task, settings.root).variant(cell.variant).eval_items
         check_limit(cell.limit, items, f"{cell.task} ({cell.variant})", halved=cell.protocol == "strict")
+
+
+def _check_turns(agents: Sequence[Agent], settings: Settings) -> None:
+    """Raises UsageError if one of the agents whose turns are to be limited could go beyond that, or none has turns."""
+    unlimited = [agent for agent in agents if not agent.limits_turns]
+    driven = [agent for agent in unlimited if agent.calls_llm]
+    if driven or (unlimited and len(unlimited) == len(agents)):
+        able = [name for name in agent_ids(settings.root) if find_agent(name, settings.root).limits_turns]
+        raise UsageError(
+            f"--max-turns: {(driven or unlimited)[0].title} cannot be told a limit on its turns, but {', '.join(able)} "
+            "can: leave --max-turns out, or use {max_turns} in the agent's definition"
+        )
 
 
 def shared_port(runs: Iterable[RunSettings]) -> int:

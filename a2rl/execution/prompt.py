@@ -74,7 +74,7 @@ def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartC
         mode_rule=MODE_RULES[spec.mode],
         left=format_duration(remaining_s),
         deadline=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time.time() + remaining_s)),
-        max_turns=spec.max_turns,
+        max_turns=spec.max_turns if agent.limits_turns else None,
         quota=quota_in_words(spec),
         grade=format_duration(max(1.0, grading_s)) if grading_s else "",
         note=agent.prompt_note,

@@ -27,7 +27,7 @@ start: ["bash", "{agent_dir}/start.sh", "started", "{prompt}"]
 resume: ["bash", "{agent_dir}/start.sh", "resumed {session}", "{prompt}"]
 driver: a-model
 base_url: http://127.0.0.1:9
-env: {WHERE: "{base_url}"}
+env: {WHERE: "{base_url}", TURNS: "{max_turns}"}
 forward_env: [FAKE_KEY]
 needs_one_of: [FAKE_KEY]
 files: {".fake/settings.json": '{{"model": "{driver}"}}'}

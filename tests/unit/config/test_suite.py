@@ -228,3 +228,26 @@ def test_a_sample_of_all_items_is_no_sample(settings: Settings) -> None:
 
 def test_no_two_of_many_ids_made_in_the_same_second_are_the_same() -> None:
     assert len({new_run_id("gsm8k", "scripted") for _ in range(5_000)}) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("agents", "able"),
+    [
+        (("claude-code", "noop"), True),
+        (("gemini-cli",), True),
+        (("claude-code", "codex"), False),
+        (("noop",), False),
+        (("start.sh",), False),
+    ],
+)
+def test_a_limit_on_turns_needs_agents_that_can_be_told_one(
+    settings: Settings, tmp_path: Path, agents: tuple[str, ...], able: bool
+) -> None:
+    (tmp_path / "start.sh").touch()
+    named = [str(tmp_path / name) if name == "start.sh" else name for name in agents]
+    suite, params = make_suite({"tasks": "gsm8k", "agents": named, "max_turns": 3}), load_params(settings.root)
+    if able:
+        assert len(plan_runs(suite, "s", params, settings)) == len(agents)
+        return
+    with pytest.raises(UsageError, match=r"--max-turns: .* cannot be told .* claude-code, gemini-cli, mini-swe-agent"):
+        plan_runs(suite, "s", params, settings)

@@ -67,3 +67,10 @@ def test_a_session_that_is_no_plain_name_is_not_gone_on_with(
     attempt = Attempt(2, "go on", session, time_s=60.0)
     command = agent_command(run, AGENT, settings, Grading(), gateway, attempt)  # type: ignore[arg-type]
     assert command.command == ["true", "go on"]
+
+
+def test_only_an_agent_with_a_limit_on_turns_is_told_of_one(new_run: Callable[..., RunDir]) -> None:
+    run = new_run(max_turns=3)
+    limited = AGENT.model_copy(update={"turn_limit": ("--max-turns={max_turns}",)})
+    told = ["at most 3 turns" in render_prompt(run, agent, 100, StartContext()) for agent in (AGENT, limited)]
+    assert told == [False, True]
