@@ -8,8 +8,8 @@ folders, `{prompt}` its prompt, `{driver}` and `{base_url}` the LLM and the URL 
 turns, `{session}` the session to resume, and `{attempt}` the number of this start.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from a2rl.agent_systems.transcripts import formats
 from a2rl.core.errors import TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.files import StrictModel, read_yaml, validation_message
+from a2rl.core.urls import api_address, require_other_host
 
 Name = Literal[
     "program", "agent_dir", "workspace", "home", "prompt", "driver", "base_url", "max_turns", "session", "attempt"
@@ -46,6 +47,27 @@ def _known_format(name: str) -> str:
     return name
 
 
+def _below_home(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or path.startswith("/") or "\0" in path:
+        raise ValueError("not a path below its HOME, such as .tool/settings.json")
+    return path
+
+
+def _accepted_by(check: Callable[[str], object]) -> AfterValidator:
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(validate)
+
+
+Host = Annotated[str, _accepted_by(require_other_host)]
+Url = Annotated[str, _accepted_by(api_address)]
+HomePath = Annotated[str, AfterValidator(_below_home)]
 Text = Annotated[str, AfterValidator(_known_names)]
 OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 
@@ -104,18 +126,18 @@ class Agent(StrictModel):
     """The name of the executable that the installation provides."""
     driver: str | None = None
     """The LLM that drives it, unless the run names another one."""
-    base_url: str | None = None
+    base_url: Url | None = None
     """The URL of the LLM's API, unless the run names another one."""
     env: dict[str, Text] = Field(default_factory=dict)
     """Environment variables that it gets. They are settings, not secrets."""
-    files: dict[str, Text] = Field(default_factory=dict)
+    files: dict[HomePath, Text] = Field(default_factory=dict)
     """Files in its HOME, by path. They are written before each start."""
     forward_env: tuple[str, ...] = ()
     """Names of the user's environment variables (API keys) that it gets. It gets none of the others. If its requests
     pass through the relay, it gets a stand-in for each, which becomes the key only there."""
     needs_one_of: tuple[str, ...] = ()
     """Those of `forward_env` of which at least one must be set if the default base_url is used."""
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[Host, ...] = ()
     """Hosts that it may connect to, through a proxy that logs the connections."""
     python: str | None = None
     """The Python environment with which it trains: an interpreter, or a folder with `bin/python`. By default, the

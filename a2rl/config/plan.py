@@ -19,7 +19,7 @@ from a2rl.config.provision import provision_of
 from a2rl.config.suite import Suite, replace_settings
 from a2rl.core.errors import UsageError, unknown_name
 from a2rl.core.settings import Settings
-from a2rl.core.urls import refuse_credentials
+from a2rl.core.urls import api_address, refuse_credentials
 from a2rl.models.base_model import recorded_name, require_known
 from a2rl.run.directory import new_run_id
 from a2rl.run.draw import Draw
@@ -81,7 +81,7 @@ def check_cells(cells: Sequence[RunSettings], params: Params, settings: Settings
     for model in {cell.model for cell in cells}:
         require_known(model)
     for url in {cell.base_url for cell in cells if cell.base_url}:
-        refuse_credentials(url, "--base-url")
+        api_address(url)
     for judge in params.judges.values():
         refuse_credentials(judge.base_url, "a judge's base_url in params.yaml")
     _check_judges(cells, params, settings)

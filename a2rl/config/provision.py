@@ -7,7 +7,6 @@ each start of its agent.
 provision = provision_of(spec, agent, settings)
 """
 
-import ipaddress
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from a2rl.agent_systems.installation import TrainingPython, executable_of, train
 from a2rl.core.errors import UsageError
 from a2rl.core.secrets import SECRET_NAME, known_secrets
 from a2rl.core.settings import Settings
-from a2rl.core.urls import endpoint, refuse_credentials
+from a2rl.core.urls import endpoint, refuse_credentials, require_other_host
 from a2rl.run.rules import rules
 from a2rl.run.spec import RunSettings
 from a2rl.sandbox.policy import require_readable
@@ -39,7 +38,6 @@ RESERVED = frozenset({
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
 })  # fmt: skip
 """Variables that a2rl sets itself, or that could change what runs before the sandbox is closed."""
-HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 class Provision(NamedTuple):
@@ -85,7 +83,10 @@ def hosts_in(text: str) -> tuple[str, ...]:
     """
     names = tuple(text.replace(",", " ").split())
     for name in names:
-        _check_host(name)
+        try:
+            require_other_host(name)
+        except UsageError as error:
+            raise UsageError(f"hosts: {error}") from error
     return names
 
 
@@ -130,27 +131,6 @@ def _offline(hosts: set[str], env: dict[str, str], has_mirror: bool) -> dict[str
     hub = HUB_HOST in {endpoint(host)[0] for host in hosts} or "HF_ENDPOINT" in env
     index = has_mirror or any(name in env for name in INDEX_VARIABLES)
     return {**({} if hub else OFFLINE), **({} if index else NO_INDEX)}
-
-
-def _check_host(name: str) -> None:
-    """Refuses what is not one host, and this machine, where the services of the pipeline listen."""
-    try:
-        host, _ = endpoint(name)
-    except ValueError as error:
-        raise UsageError(f"hosts: {name!r} is not a host: write for example mirror.example or 10.0.0.5:8080") from error
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        if not HOST.fullmatch(host) or any(mark in name for mark in "/@?#"):
-            raise UsageError(
-                f"hosts: {name!r} is not a single host: write for example mirror.example or 10.0.0.5:8080"
-            ) from None
-        local = host == "localhost" or host.endswith(".localhost")
-    else:
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        local = any((mapped.is_loopback, mapped.is_unspecified, mapped.is_link_local, mapped.is_multicast))
-    if local:
-        raise UsageError(f"hosts: {name!r} is this machine, where services listen that an agent must not reach")
 
 
 def _check_variable(name: str, value: str) -> None:

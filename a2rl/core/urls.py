@@ -1,5 +1,7 @@
 """Checks of URLs and hosts that users give."""
 
+import ipaddress
+import re
 import ssl
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
@@ -8,6 +10,8 @@ from urllib.request import getproxies_environment, proxy_bypass
 from a2rl.core.errors import UsageError
 
 HTTPS_PORT = 443
+PORTS = {"http": 80, "https": HTTPS_PORT}
+HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 def endpoint(host: str) -> tuple[str, int]:
@@ -20,6 +24,48 @@ def endpoint(host: str) -> tuple[str, int]:
     if not parts.hostname:
         raise ValueError(f"{host!r} is not a valid host")
     return parts.hostname.lower(), parts.port or HTTPS_PORT
+
+
+def require_other_host(name: str) -> None:
+    """Refuses what is not one host, and this machine, where the services of the pipeline listen.
+
+    Raises:
+        UsageError: It is not `mirror.example`, `10.0.0.5:8080` or the like.
+    """
+    no_host = UsageError(f"{name!r} is not a single host: write for example mirror.example or 10.0.0.5:8080")
+    try:
+        host, _ = endpoint(name)
+    except ValueError as error:
+        raise no_host from error
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if not HOST.fullmatch(host) or any(mark in name for mark in "/@?#"):
+            raise no_host from None
+        local = host == "localhost" or host.endswith(".localhost")
+    else:
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        local = any((mapped.is_loopback, mapped.is_unspecified, mapped.is_link_local, mapped.is_multicast))
+    if local:
+        raise UsageError(f"{name!r} is this machine, where services listen that an agent must not reach")
+
+
+def api_address(url: str) -> tuple[str, int, str]:
+    """Returns host, port and path of the URL of an LLM's API.
+
+    Raises:
+        UsageError: It is not a valid URL, or contains a password or a query.
+    """
+    refuse_credentials(url, "the LLM URL")
+    invalid = UsageError(f"{url!r} is not a valid LLM URL: write for example http://127.0.0.1:8080")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError as error:
+        raise invalid from error
+    if parts.scheme not in PORTS or not parts.hostname or parts.fragment:
+        raise invalid
+    return parts.hostname, port, parts.path.rstrip("/")
 
 
 def proxy_for(url: str) -> SplitResult | None:

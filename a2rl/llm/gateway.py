@@ -11,14 +11,12 @@ with Gateway(run, agent, settings) as gateway:
 
 import secrets
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 from a2rl.agent_systems.definition import Agent
 from a2rl.config.params import load_params
 from a2rl.config.provision import hosts_in
-from a2rl.core.errors import UsageError
 from a2rl.core.settings import LOOPBACK, Settings
-from a2rl.core.urls import endpoint, refuse_credentials
+from a2rl.core.urls import api_address, endpoint
 from a2rl.llm.proxy import Proxy
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.run.directory import RunDir
@@ -27,7 +25,6 @@ from a2rl.run.rules import rules
 PLACEHOLDER_KEY = "none-needed"
 """Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
 PROXY_LOG = "proxy.jsonl"
-PORTS = {"http": 80, "https": 443}
 
 
 class Gateway(ExitStack):
@@ -48,7 +45,7 @@ class Gateway(ExitStack):
         self.environment: dict[str, str] = {}
         """The agent's variables for keys and for the proxy."""
         if agent.calls_llm:
-            self._host, self._port, self._path = _parts(self._provider)
+            self._host, self._port, self._path = api_address(self._provider)
 
     def __enter__(self) -> "Gateway":
         try:
@@ -72,7 +69,7 @@ class Gateway(ExitStack):
         if self._agent.takes_base_url:
             self._open_relay()
             # Around the relay, its provider cannot be reached, nor that of the definition if the run names another one.
-            hosts -= {_parts(url)[:2] for url in (self._provider, self._agent.base_url or self._provider)}
+            hosts -= {api_address(url)[:2] for url in (self._provider, self._agent.base_url or self._provider)}
         elif self._host in LOOPBACK:
             self.ports = (self._port,)
         else:
@@ -95,17 +92,3 @@ class Gateway(ExitStack):
         self.ports = (*self.ports, proxy.port)
         self.environment |= dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"), proxy.url)
         self.environment |= dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
-
-
-def _parts(url: str) -> tuple[str, int, str]:
-    """Returns host, port and path of an API's URL."""
-    invalid = UsageError(f"{url!r} is not a valid LLM URL: write for example http://127.0.0.1:8080")
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 0)
-    except ValueError as error:
-        raise invalid from error
-    if parts.scheme not in PORTS or not parts.hostname or parts.query or parts.fragment:
-        raise invalid
-    refuse_credentials(url, "the LLM URL")
-    return parts.hostname, port, parts.path.rstrip("/")

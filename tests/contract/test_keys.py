@@ -126,7 +126,7 @@ base_url: http://127.0.0.1:9
 env: {WHERE: "{base_url}"}
 forward_env: [LEAKY_KEY]
 needs_one_of: [LEAKY_KEY]
-hosts: [127.0.0.1]
+hosts: [api.example]
 """
 TALK = """
 import json, os, pathlib, sys, time, urllib.request

@@ -166,7 +166,7 @@ def test_hosts_are_separated_by_commas_or_spaces() -> None:
     ("host", "says"),
     [
         ("*", "single host"), ("*.example", "single host"), ("a.example/path", "single host"),
-        ("user@a.example", "single host"), ("a.example:port", "not a host"), ("http://a.example", "single host"),
+        ("user@a.example", "single host"), ("a.example:port", "single host"), ("http://a.example", "single host"),
         ("localhost:4200", "this machine"), ("127.0.0.1", "this machine"), ("127.9.9.9:80", "this machine"),
         ("[::1]:80", "this machine"), ("[::ffff:127.0.0.1]:80", "this machine"), ("0.0.0.0", "this machine"),
         ("169.254.169.254", "this machine"), ("x.localhost", "this machine"),
@@ -211,4 +211,11 @@ def test_an_agent_without_an_llm_uses_a_logging_proxy(settings: Settings) -> Non
 def test_wishes_that_cannot_be_met_are_refused_before_the_start(settings: Settings) -> None:
     cells = [RunSettings(agent="noop", read="/")]
     with pytest.raises(UsageError, match="read /: an agent may not read this"):
+        check_cells(cells, load_params(settings.root), settings)
+
+
+@pytest.mark.parametrize("url", ["http://host:99999", "https://:80/v1", "http://[::1/v1"])
+def test_a_url_of_no_llm_is_refused_before_the_start(settings: Settings, url: str) -> None:
+    cells = [RunSettings(agent="noop", base_url=url)]
+    with pytest.raises(UsageError, match="is not a valid LLM URL: write for example"):
         check_cells(cells, load_params(settings.root), settings)

@@ -71,6 +71,14 @@ def test_only_names_of_the_list_are_looked_up(root: Path, name: str) -> None:
         ("title: x\nstart: [x]\ntranscript: {format: claude-cod}\n", "no transcript format 'claude-cod'"),
         ("title: x\nstart: []\n", "start"),
         ("title: 2024-13-45\n", "month must be in 1..12"),
+        ('title: x\nstart: [x]\nhosts: ["https://api.example/"]\n', "hosts.0: 'https://api.example/' is not a single"),
+        ("title: x\nstart: [x]\nhosts: [localhost:4200]\n", "is this machine"),
+        ("title: x\nstart: [x]\nbase_url: api.example/v1\n", "base_url: 'api.example/v1' is not a valid LLM URL"),
+        ("title: x\nstart: [x]\nbase_url: http://host:99999\n", "is not a valid LLM URL"),
+        *(
+            (f"title: x\nstart: [x]\nfiles: {{'{path}': x}}\n", "not a path below its HOME")
+            for path in ("/etc/x", "../../x", "a/../b", "", ".")
+        ),
     ],
 )
 def test_a_bad_agent_yaml_is_its_authors_to_mend(root: Path, text: str, says: str) -> None:
