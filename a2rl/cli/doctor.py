@@ -12,7 +12,7 @@ from a2rl.config.plan import plan_runs
 from a2rl.config.suite import single_run
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.core.urls import proxy_for, require_certificates
+from a2rl.core.urls import proxy_for, require_certificates, require_proxies
 from a2rl.execution.preflight import examine_runs
 from a2rl.execution.preflight_probes import vllm_build
 from a2rl.linux import landlock
@@ -91,6 +91,10 @@ def _program(name: str, optional: bool, mend: str) -> Diagnosis:
 
 def _network(settings: Settings) -> Diagnosis:
     """Says which way each request goes: directly, or through the proxy of the environment."""
+    try:
+        require_proxies(settings.environ)
+    except UsageError as error:
+        return Diagnosis("network", False, False, "a proxy that cannot be used", str(error))
     urls = {
         **{
             f"judge {name}": each.base_url for name, each in load_params(settings.root).judges.items() if not each.serve

@@ -25,6 +25,7 @@ from a2rl.core.event_log import PeriodicThread
 from a2rl.core.printable import printable
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_proxies
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import format_bytes
@@ -156,9 +157,10 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
         parameters: Further parameters of the flow.
 
     Raises:
-        A2rlError: The flow has failed.
+        A2rlError: The flow has failed, or the user's proxy is none that Prefect could use.
         InterruptedByUserError: The user stopped it.
     """
+    require_proxies(settings.environ)
     ids = [run.id for run in runs]
     server: AbstractContextManager[Callable[[], None]] = nullcontext(lambda: None)  # the user's own is there already
     if not settings.environ.get("PREFECT_API_URL"):

@@ -5,6 +5,7 @@ settings.runs / "gsm8k-scripted-..." / "spec.json"
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ WAY_OUT = (
     "CURL_CA_BUNDLE",
 )
 """How this machine reaches others: its proxy, and the certificates that it trusts."""
+BRACKETS = re.compile(r"^\[([^]]*)\]$")
+"""Around an IPv6 address, where not every program expects them."""
 _handed_over: dict[str, str] = {}
 
 
@@ -204,7 +207,7 @@ def _keep_loopback_direct(environ: MutableMapping[str, str]) -> None:
     """
     if any(environ.get(name) for name in (*PROXIES, *map(str.lower, PROXIES))):
         known = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-        hosts = [host for each in known.split(",") if (host := each.strip())]
+        hosts = [host for each in known.split(",") if (host := BRACKETS.sub(r"\1", each.strip()))]
         environ["no_proxy"] = environ["NO_PROXY"] = ",".join(dict.fromkeys((*hosts, *LOOPBACK)))
     if trusted := environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE"):
         environ.setdefault("SSL_CERT_FILE", trusted)

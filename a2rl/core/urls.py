@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from a2rl.core.errors import UsageError
+from a2rl.core.settings import PROXIES
 
 HTTPS_PORT = 443
 PORTS = {"http": 80, "https": HTTPS_PORT}
@@ -75,6 +76,30 @@ def proxy_for(url: str) -> SplitResult | None:
     if not proxy or proxy_bypass(parts.netloc):
         return None
     return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def require_proxies(environ: Mapping[str, str]) -> str:
+    """Returns which variables name a proxy; empty if there is none.
+
+    Raises:
+        UsageError: One of them is no HTTP proxy, or what is excepted from it cannot be read.
+    """
+    found = {name: environ[name] for name in (*PROXIES, *map(str.lower, PROXIES)) if environ.get(name)}
+    excepted = ",".join(found.pop(name, "") for name in ("NO_PROXY", "no_proxy"))
+    for name, url in found.items():
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            is_usable = parts.scheme in PORTS and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable:  # it may contain a password, so it is not shown
+            raise UsageError(
+                f"{name} is not the URL of an HTTP proxy, and a2rl uses no other kind: correct or unset it"
+            )
+    for host in map(str.strip, excepted.split(",")):
+        if "[" in host or (host.count(":") > 1 and "/" in host):
+            raise UsageError(f"NO_PROXY has {host}: write an IPv6 address without a port or a network, or leave it out")
+    return ", ".join(found)
 
 
 def require_certificates(environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from a2rl.config.params import load_params
 from a2rl.config.provision import Provision, provision_of
 from a2rl.core.errors import A2rlError, NotReadyError, UsageError
 from a2rl.core.settings import Settings
-from a2rl.core.urls import require_certificates
+from a2rl.core.urls import require_certificates, require_proxies
 from a2rl.execution.command import readable_by
 from a2rl.execution.preflight_probes import check_backend, check_gpus_in_sandbox, check_program, check_python
 from a2rl.grading.service_process import listen
@@ -280,6 +280,7 @@ def _anchor(spec: RunSpec, here: ThisMachine) -> str:
 
 
 CHECKS = (
+    Check("proxies", lambda _: "", lambda _, here: require_proxies(here.settings.environ)),
     Check("certificates", lambda _: "", lambda _, here: require_certificates(here.settings.environ)),
     Check("git", lambda _: "", lambda *_: git_version()),  # without the agent's code, every result is flagged
     Check("sandbox", lambda spec: spec.sandbox, _sandbox),

@@ -1,5 +1,6 @@
 """How this machine reaches others: its proxy and its certificates."""
 
+import re
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
@@ -8,11 +9,15 @@ import httpx
 import pytest
 import requests
 
+from a2rl.cli.doctor import examine
+from a2rl.cli.flow_runner import run_flow
 from a2rl.core.errors import UsageError
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import WAY_OUT, Settings
-from a2rl.core.urls import require_certificates
+from a2rl.core.urls import require_certificates, require_proxies
+from a2rl.execution.preflight import examine_runs
 from tests.http_server import serving
+from tests.run_maker import spec
 
 DEAD = "http://127.0.0.1:9"
 
@@ -56,6 +61,48 @@ def test_children_get_the_proxy_and_the_certificates(monkeypatch: pytest.MonkeyP
     child = child_environment(Settings.load(repository))
     assert (child["HTTPS_PROXY"], "127.0.0.1" in child["no_proxy"]) == (DEAD, True)
     assert child["SSL_CERT_FILE"] == child["REQUESTS_CA_BUNDLE"] == "/etc/company.pem"
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])
+@pytest.mark.parametrize("url", ["socks5://u:secret@h:1", "http://", "http://h:99999", "http://[::1"])
+def test_a_proxy_of_another_kind_is_named_with_a_remedy(name: str, url: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name} is not the URL of an HTTP proxy.*: correct or unset it") as refused:
+        require_proxies({name: url})
+    assert "secret" not in str(refused.value)
+
+
+def test_a_socks_proxy_is_found_before_anything_is_started(settings: Settings) -> None:
+    here = Settings(settings.root, {**settings.environ, "ALL_PROXY": "socks5://h:1"})
+    [network] = [each for each in examine(here) if each.what == "network"]
+    [problem] = [each.problem for each in examine_runs([spec()], here, lambda check: check.what == "proxies")]
+    assert (network.ok, network.mend) == (False, problem)
+    with pytest.raises(UsageError, match=r"^ALL_PROXY is not"):
+        run_flow([], here)
+
+
+def test_a_proxy_that_every_part_can_use_is_accepted() -> None:
+    given = {"HTTPS_PROXY": "http://proxy:3128", "all_proxy": "proxy:3128", "NO_PROXY": "a.example,::1,10.0.0.0/8"}
+    assert require_proxies(given) == "HTTPS_PROXY, all_proxy"
+    assert require_proxies({}) == ""
+
+
+@pytest.mark.parametrize("host", ["[::1]:80", "fd00::1/64"])
+def test_an_exception_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("NO_PROXY", host)
+    with pytest.raises(httpx.InvalidURL):
+        httpx.Client()
+    with pytest.raises(UsageError, match=re.escape(f"NO_PROXY has {host}: ")):
+        require_proxies({"NO_PROXY": host})
+
+
+def test_brackets_around_an_excepted_address_are_understood(
+    monkeypatch: pytest.MonkeyPatch, repository: Path, url: str
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "[::1],[fd00::1]")
+    environ = Settings.load(repository).environ
+    assert environ["NO_PROXY"] == "::1,fd00::1,127.0.0.1,localhost"
+    assert require_proxies(environ) == ""
+    assert httpx.get(url).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["empty.pem", "missing.pem"])
