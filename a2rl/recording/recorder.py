@@ -203,6 +203,9 @@ class TranscriptCopies:
     def update(self) -> None:
         """Copies the transcripts that have changed. If the agent removes a transcript, its last copy is kept.
 
+        An agent that rewrites its own file changes the copy, too, so a copy proves nothing. Comparing it with the file
+        would not help: the agent can leave the file as it is, and lead its program's further lines to another one.
+
         Raises:
             OSError: The agent has replaced its HOME by something that we do not open, or the disk is full.
         """
