@@ -27,10 +27,10 @@ from a2rl.core.processes import STOP, stopped_by
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
-from a2rl.run.failure import refusal
+from a2rl.run.failure import is_unfinished, refusal
 from a2rl.run.names import FILE, read_stored
 from a2rl.run.owner import locked, owned
-from a2rl.run.records import GradeRecord, ReportRecord
+from a2rl.run.records import GradeRecord
 from a2rl.run.spec import RunSpec
 
 
@@ -186,13 +186,13 @@ def outcome_of(run: RunDir, problem: str = "") -> tuple[str, bool]:
     """Returns how a run stands, and whether nothing is left to do.
 
     Args:
-        problem: Why its stages were left, if they were not finished.
+        problem: Why its stages were left, or why its last state is not in the store.
     """
     if reason := refusal(run):
         return f"{REFUSED}{reason}", False
     graded = run.read("grade", GradeRecord)
     if graded is not None and graded.failed_stage is not None:
         return f"failed in {graded.failed_stage}: {graded.reason}", False
-    if graded is not None and run.read("report", ReportRecord) is not None:
+    if graded is not None and not problem and not is_unfinished(run):
         return graded.verdict, True
     return problem or "interrupted", False

@@ -18,11 +18,12 @@ from a2rl.cluster.holding import Cluster, held
 from a2rl.cluster.postgres_claims import PostgresClaims
 from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
+from a2rl.results.manifest import close_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
 from a2rl.run.names import stored_entries
-from a2rl.run.records import ReportRecord
+from a2rl.validity.record import decide
 from flows.submission import prefect_client, take_flow_run
 
 STEPS, LEASE_S, POOL, SUITE = 6, 8.0, "simulated", "simulated"
@@ -44,7 +45,8 @@ def work(run: RunDir, acknowledged: Path) -> None:
             with acknowledged.open("a") as file:
                 file.write(token + "\n")
     run.write("grade", failed(run, "it was simulated"))
-    run.write("report", ReportRecord(seconds=0, path=run.report))
+    decide(run, [], 0.0)
+    close_run(run)
 
 
 def do_one(settings: Settings, cluster: Cluster, acknowledged: Path) -> None:

@@ -21,10 +21,14 @@ from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
+from a2rl.results.manifest import close_run
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
+from a2rl.run.failure import failed
 from a2rl.run.names import stored_entries
+from a2rl.run.records import ReportRecord
 from a2rl.run.spec import RunSpec
+from a2rl.validity.record import decide
 from tests.run_maker import spec
 from tests.services import running
 
@@ -252,6 +256,47 @@ def test_an_owner_whose_call_fails_or_loses_its_answer_goes_on(places: tuple[Pla
         if session.was_restored and row is not None:
             assert row.seq == len(used) == PUSHES + 1, fault
             assert row.head == RunDir(here.settings.runs / made.run_id).ledger.rows()[-1].hash
+
+
+class BreakingStore(ObjectStore):
+    """A store that can be away."""
+
+    is_away = False
+
+    def write(self, key: str, content: bytes) -> None:
+        if self.is_away:
+            raise InfrastructureError("the store is away")
+        super().write(key, content)
+
+
+def test_a_run_is_done_only_once_its_end_is_in_the_store(
+    places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, the claim that `a2rl resume` asks for is granted."""
+    here, _ = places
+    monkeypatch.setattr(replica, "LAST_COPY_S", 0.0)
+    made, store = begin(here, "gsm8k-noop-5"), BreakingStore(here.store._url)
+    run, cluster = RunDir(here.settings.runs / made.run_id), Cluster(store, here.connect())
+
+    def state() -> tuple[bool, str, bool]:
+        row = cluster.claims.row(run.id)
+        assert row is not None
+        return row.done, row.outcome, row.seq == len(run.ledger.rows())
+
+    with held(run, here.settings, cluster=cluster):
+        run.write("grade", failed(run, "it was simulated"))
+        decide(run, [], 0.0)
+        run.write("report", ReportRecord(seconds=0, path=run.report))
+    assert state() == (False, "interrupted", True)  # its ledger is not closed
+    close_run(run)
+    with pytest.raises(InfrastructureError, match=r"resume .* copies it"), held(run, here.settings, cluster=cluster):
+        store.is_away = True
+    done, outcome, is_whole = state()
+    assert (done, outcome[:17], is_whole) == (False, "the store is away", False)
+    store.is_away = False
+    with held(run, here.settings, cluster=cluster):
+        pass
+    assert state() == (True, "failed", True)
 
 
 NOTES = ("x", "y", "z")

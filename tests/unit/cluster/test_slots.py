@@ -20,10 +20,11 @@ from pathlib import Path
 from a2rl.cluster.holding import Cluster, held
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
+from a2rl.results.manifest import close_run
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import failed
 from a2rl.run.gpu_share import allocated_gpus
-from a2rl.run.records import ReportRecord
+from a2rl.validity.record import decide
 settings = Settings.load()
 used, cluster = Path(sys.argv[1]), Cluster.needed(settings)
 while free := [row for row in cluster.claims.rows() if not row.done and not row.live]:
@@ -38,7 +39,8 @@ while free := [row for row in cluster.claims.rows() if not row.done and not row.
                 log.write(f"{run.id} {gpu.uuid}\\n")
             mark.unlink()
             run.write("grade", failed(run, "no agent"))
-            run.write("report", ReportRecord(seconds=0, path=run.report))
+            decide(run, [], 0.0)
+            close_run(run)
     except UsageError:
         continue                                                # another slot was faster
 """
