@@ -57,7 +57,7 @@ def progress_of(run: RunDir) -> Progress:
     return Progress(
         stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
         budget_s=run.spec.budget_s,
-        elapsed_s=run.clock.elapsed_s() if has_clock else 0.0,
+        elapsed_s=run.clock.read_state().consumed_s if has_clock else 0.0,  # the clock of a dead attempt runs on
         submissions=len(run.ledger.events(SubmissionAccepted)),
         judge_usd=Account(run.account).use().dollars,
         agent_usd=executed.cost_usd if executed and has_driver else 0.0,

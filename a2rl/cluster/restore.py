@@ -52,7 +52,7 @@ def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> CopyManif
     if _is_current(run, manifest):
         elapsed_s = claim.before.progress.elapsed_s
         with suppress(FileNotFoundError):  # a run without a clock has used nothing
-            if elapsed_s > run.clock.elapsed_s():  # of an owner that copied nothing
+            if elapsed_s > run.clock.read_state().consumed_s:  # of an owner that copied nothing
                 run.clock.stop_as_restored(elapsed_s)
         return manifest
     incoming = run.root / INCOMING

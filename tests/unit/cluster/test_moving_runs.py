@@ -14,6 +14,7 @@ from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.cluster.replica import Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
+from a2rl.core.files import write_model
 from a2rl.core.processes import STOP
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import close_lost_attempt
@@ -63,6 +64,12 @@ def abandon(cluster: Cluster, run: RunDir) -> None:
     cluster.claims._locks.pop(run.id).release()
 
 
+def die_hours_ago(run: RunDir) -> None:
+    """Leaves the clock as a pipeline does that was killed two hours ago, when 60 seconds were used."""
+    used = {"consumed_s": 60.0, "running_since": time.monotonic() - 7200.0}
+    write_model(run.clock.path, run.clock.read_state().model_copy(update=used))
+
+
 def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
     run: RunDir, store: Cluster, other: Settings, base_model: Path
 ) -> None:
@@ -70,6 +77,7 @@ def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
     Account(run.account).add("judgement", "x", dollars=0.5)
     (run.workspace / "summary.md").write_text("It went well.")
     keep_summary(run)
+    run.clock.heartbeat()
     copy_by_hand(run, store).push(logs=True)
     entries, elapsed_s = run.ledger.rows(), run.clock.elapsed_s()
     abandon(store, run)
@@ -98,6 +106,17 @@ def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cl
     moved = RunDir(other.runs / run.id)
     with held(moved, other):
         assert moved.clock.elapsed_s() == 77.0
+
+
+def test_time_in_which_nobody_worked_is_not_charged(
+    run: RunDir, settings: Settings, store: Cluster, other: Settings
+) -> None:
+    die_hours_ago(run)
+    with held(run, settings):
+        pass  # it is copied before the lost attempt is closed
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        assert moved.clock.elapsed_s() == 60.0
 
 
 def test_a_copied_run_does_not_go_on_without_its_store(run: RunDir, store: Cluster, settings: Settings) -> None:
@@ -265,6 +284,7 @@ def test_a_user_who_stops_a_run_waits_no_longer_for_the_store(
 
 def test_a_checkout_is_charged_for_what_another_one_used(run: RunDir, settings: Settings, store: Cluster) -> None:
     """It goes on from its own state all the same."""
+    die_hours_ago(run)
     copy_by_hand(run, store).push()
     abandon(store, run)
     claim = store.claims.take(new_run(run.spec), "second:2:b")  # it copies nothing, but tells its time
