@@ -197,7 +197,7 @@ def reason_in_workers_log() -> Iterator[None]:
 
 
 MOST_ATTEMPTS = 3
-"""How often a run is taken before it is given up."""
+"""How often a run is begun before it is given up."""
 PAUSE_S = 30.0
 """How long a run that a machine could not take, or not set up, rests before it is offered again. Each further pause is
 twice as long..."""
@@ -233,7 +233,7 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
 
     Args:
         state: The state of its flow run; None if there is none.
-        most: How often a run is taken before it is given up.
+        most: How often a run is begun before it is given up.
     """
     if row.done or row.live:
         return Decision("wait")
@@ -243,8 +243,8 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
         return Decision("close", "cancelled")
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
-    if row.epoch >= most and not _is_untried(row):
-        return Decision("close", f"failed: given up after {row.epoch} attempts: {row.outcome or why}")
+    if row.attempts >= most and not _is_untried(row):
+        return Decision("close", f"failed: given up after {row.attempts} attempts: {row.outcome or why}")
     return Decision("again", why)
 
 

@@ -232,7 +232,8 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
         return found.is_over
     shown = [row for row in rows if state_of_row(row) in {"running", "stuck", "failed"}]
     cells = (
-        (row.run_id, state_of_row(row), host_of(row), str(row.epoch), row.progress.stage, row.outcome) for row in shown
+        (row.run_id, state_of_row(row), host_of(row), str(row.attempts), row.progress.stage, row.outcome)
+        for row in shown
     )
     if shown:
         print_table(("run", "state", "machine", "attempts", "stage", "note"), cells, right=("attempts",))

@@ -51,6 +51,8 @@ class Progress(FrozenModel):
     agent_usd: float | None = 0.0
     """What the driver cost so far; None if that is unknown."""
     verdict: str = ""
+    refused: int = 0
+    """How often a machine took the run and could not set it up."""
 
 
 class RunRow(FrozenModel):
@@ -82,6 +84,11 @@ class RunRow(FrozenModel):
     progress: Progress = Progress()
     age_s: float = 0.0
     """Seconds since the run was registered."""
+
+    @property
+    def attempts(self) -> int:
+        """How often the run was begun: taken by a machine that could set it up, as far as is known."""
+        return self.epoch - self.progress.refused
 
 
 @dataclass(frozen=True)

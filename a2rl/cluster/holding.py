@@ -150,7 +150,7 @@ def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], 
         on_lost()
 
     try:
-        with stopped_by(stop), Lease(cluster.claims, claim, lambda: progress_of(run), give_up, since) as lease:
+        with stopped_by(stop), Lease(cluster.claims, claim, lambda: progress_of(run, claim), give_up, since) as lease:
             manifest = bring_up_to_date(run, cluster.store, claim)
             replica = Replica(run, cluster.store, cluster.claims, claim, manifest, lease)
             try:

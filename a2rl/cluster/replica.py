@@ -32,6 +32,7 @@ from a2rl.core.processes import STOP
 from a2rl.judge.account import Account
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.failure import refusal
 from a2rl.run.ledger import Row
 from a2rl.run.names import Stored, is_run_file, mark_stored
 from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
@@ -49,8 +50,8 @@ CHECKPOINTS = "[0-9a-f]" * 16
 """The folders of checkpoints that are complete: see `RunDir.checkpoint`."""
 
 
-def progress_of(run: RunDir) -> Progress:
-    """Returns what the claims are told about a run."""
+def progress_of(run: RunDir, claim: Claim) -> Progress:
+    """Returns what the claims are told about a run by whoever has this claim."""
     graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
     has_clock = run.clock.path.exists()
     has_driver = executed is not None and (executed.seen or executed.usage) is not None
@@ -62,6 +63,7 @@ def progress_of(run: RunDir) -> Progress:
         judge_usd=Account(run.account).use().dollars,
         agent_usd=executed.cost_usd if executed and has_driver else 0.0,
         verdict=graded.verdict if graded else "",
+        refused=claim.before.progress.refused + bool(refusal(run)),
     )
 
 
@@ -181,7 +183,7 @@ class Replica:
         self._store.write(after.key, (after.model_dump_json() + "\n").encode())
         entries = [(row.seq, row.hash) for row in rows]
         try:
-            self._claims.commit(self._claim, Commit(after.key, entries, progress_of(self._run)))
+            self._claims.commit(self._claim, Commit(after.key, entries, progress_of(self._run, self._claim)))
         except ClaimLostError:
             self._lease.lose()
             raise

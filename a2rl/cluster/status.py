@@ -58,7 +58,7 @@ def state_of_row(row: RunRow) -> str:
         return "done" if row.outcome in VERDICTS and row.outcome != BROKEN else "failed"
     if row.live:
         return "running"
-    return "stuck" if row.epoch else "waiting"
+    return "stuck" if row.attempts else "waiting"
 
 
 def host_of(row: RunRow) -> str:

@@ -87,6 +87,16 @@ def test_a_run_that_was_given_back_gets_the_next_epoch(claims: Claims) -> None:
     assert claims.take(RUN, "b").epoch == first.epoch + 1
 
 
+def test_a_take_whose_setup_was_refused_is_no_attempt(claims: Claims) -> None:
+    for refused in (1, 2, 2):
+        claim = claims.take(RUN, "a")
+        claims.renew(claim, Progress(refused=refused))
+        claims.release(claim, "interrupted", done=False)
+    row = claims.row(RUN.run_id)
+    assert row is not None
+    assert (row.epoch, row.attempts) == (3, 1)
+
+
 def test_a_commit_under_an_older_epoch_is_refused(claims: Claims) -> None:
     old = claims.take(RUN, "a")
     claims.commit(old, commit([1, 2]))

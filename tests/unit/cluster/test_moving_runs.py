@@ -23,6 +23,7 @@ from a2rl.judge.account import Account
 from a2rl.recording.trajectory import keep_summary, read_summary
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
+from a2rl.run.failure import forget_failure, mark_refused
 from a2rl.run.names import stored_entries
 from tests.run_maker import FakePool, checkout, submit_checkpoint
 from tests.small_model import trained_copy
@@ -64,6 +65,12 @@ def abandon(cluster: Cluster, run: RunDir) -> None:
     cluster.claims._locks.pop(run.id).release()
 
 
+def refuse(run: RunDir, error: UsageError) -> None:
+    forget_failure(run)
+    mark_refused(run, error)
+    raise error
+
+
 def die_hours_ago(run: RunDir) -> None:
     """Leaves the clock as a pipeline does that was killed two hours ago, when 60 seconds were used."""
     used = {"consumed_s": 60.0, "running_since": time.monotonic() - 7200.0}
@@ -101,7 +108,7 @@ def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
 def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cluster, other: Settings) -> None:
     copy_by_hand(run, store).push()
     claim = Claim(run.id, "first:1:a", 1, RunRow(run_id=run.id))
-    store.claims.renew(claim, progress_of(run).model_copy(update={"elapsed_s": 77.0}))
+    store.claims.renew(claim, progress_of(run, claim).model_copy(update={"elapsed_s": 77.0}))
     abandon(store, run)
     moved = RunDir(other.runs / run.id)
     with held(moved, other):
@@ -136,11 +143,26 @@ def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other:
 
 
 def test_the_stage_under_way_is_told(run: RunDir) -> None:
-    told = []
+    told, claim = [], Claim(run.id, "first:1:a", 1, RunRow(run_id=run.id))
     for stage in ("baseline", "setup"):
-        told.append(progress_of(run).stage)
+        told.append(progress_of(run, claim).stage)
         run.record_path(stage).unlink()
-    assert [*told, progress_of(run).stage] == ["execute", "baseline", "setup"]
+    assert [*told, progress_of(run, claim).stage] == ["execute", "baseline", "setup"]
+
+
+def test_a_run_that_could_not_be_set_up_was_not_begun(
+    run: RunDir, settings: Settings, other: Settings, store: Cluster
+) -> None:
+    for at in (settings, settings, other):
+        found, missing = RunDir(at.runs / run.id), UsageError("the model is gated")
+        with pytest.raises(UsageError, match="gated"), held(found, at):
+            refuse(found, missing)
+    for _ in range(2):
+        with held(run, settings):
+            forget_failure(run)
+    row = store.claims.row(run.id)
+    assert row is not None
+    assert (row.epoch, row.attempts) == (5, 2)
 
 
 def test_while_one_checkout_works_the_other_is_refused(
@@ -288,7 +310,7 @@ def test_a_checkout_is_charged_for_what_another_one_used(run: RunDir, settings: 
     copy_by_hand(run, store).push()
     abandon(store, run)
     claim = store.claims.take(new_run(run.spec), "second:2:b")  # it copies nothing, but tells its time
-    store.claims.renew(claim, progress_of(run).model_copy(update={"elapsed_s": 77.0}))
+    store.claims.renew(claim, progress_of(run, claim).model_copy(update={"elapsed_s": 77.0}))
     abandon(store, run)
     with held(run, settings):
         assert run.clock.elapsed_s() == 77.0

@@ -33,6 +33,8 @@ OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="
         (OPEN.model_copy(update={"epoch": 3, "outcome": "refused: no key"}), FlowState("FAILED", 40.0), "again"),
         (OPEN.model_copy(update={"epoch": 3, "attempt": 4, "outcome": REOPENED}), FlowState("CRASHED", 1.0), "again"),
         (OPEN.model_copy(update={"epoch": 4, "attempt": 4, "outcome": ""}), FlowState("CRASHED", 1.0), "close"),
+        (OPEN.model_copy(update={"epoch": 4, "progress": Progress(refused=3)}), FlowState("CRASHED", 1.0), "again"),
+        (OPEN.model_copy(update={"epoch": 6, "progress": Progress(refused=3)}), FlowState("CRASHED", 1.0), "close"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 20.0), "wait"),
         (OPEN.model_copy(update={"epoch": 0}), FlowState("FAILED", 40.0), "again"),
         (OPEN.model_copy(update={"attempt": 4}), FlowState("FAILED", 100.0), "wait"),
@@ -46,7 +48,8 @@ def test_a_run_is_restarted_only_if_nobody_can_be_working_on_it(row: RunRow, sta
 
 
 def test_a_run_that_is_given_up_says_why() -> None:
-    row = OPEN.model_copy(update={"epoch": 3, "outcome": "failed in baseline: the disk is full"})
+    refused, outcome = Progress(refused=2), "failed in baseline: the disk is full"
+    row = OPEN.model_copy(update={"epoch": 5, "progress": refused, "outcome": outcome})
     assert decide(row, FlowState("FAILED", 1.0)) == Decision(
         "close", "failed: given up after 3 attempts: failed in baseline: the disk is full"
     )
@@ -65,10 +68,11 @@ def test_the_state_of_a_suite_adds_up() -> None:
         OPEN.model_copy(update={"done": True, "outcome": "failed: given up"}),
         OPEN.model_copy(update={"live": True, "beat_s": 7.0, "progress": used}),
         OPEN.model_copy(update={"epoch": 0, "owner": ""}),
+        OPEN.model_copy(update={"progress": Progress(refused=1)}),
         OPEN,
     ]
-    assert [state_of_row(row) for row in rows] == ["done", "failed", "running", "waiting", "stuck"]
+    assert [state_of_row(row) for row in rows] == ["done", "failed", "running", "waiting", "waiting", "stuck"]
     found = status_of(rows)
-    assert (found.done, found.failed, found.running, found.waiting, found.stuck) == (1, 1, 1, 1, 1)
+    assert (found.done, found.failed, found.running, found.waiting, found.stuck) == (1, 1, 1, 2, 1)
     assert (found.used_s, found.judge_usd, found.agent_usd) == (80.0, 1.0, 2.0)
     assert (found.left_s, found.oldest_beat_s) == (60.0, 7.0)
