@@ -274,13 +274,15 @@ def _why_it_is_over(row: RunRow, state: FlowState | None) -> str:
 
 
 def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEMPTS) -> dict[str, Decision]:
-    """Looks at all open runs once, and starts again or closes those that nobody works on.
+    """Looks once at all open runs that were submitted, and starts again or closes those that nobody works on.
 
     Returns:
         What was done, by run.
     """
     rows = [row for row in cluster.claims.rows(suite) if row.pool and not row.done and not row.live]
     acted: dict[str, Decision] = {}
+    if not rows:
+        return acted
     with prefect_client() as client:
         states = _states(client, {row.flow_run for row in rows if row.flow_run})
         for row in rows:

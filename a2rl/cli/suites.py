@@ -64,7 +64,7 @@ def watch(
     every: Annotated[float, typer.Option(min=1, callback=finite, help="Seconds between two looks.")] = EVERY_S,
     as_json: Json = False,
 ) -> None:
-    """Show the state again and again, and start again what nobody works on, until all runs are done.
+    """Show the state again and again, and start again what nobody works on, until no run goes on.
 
     Example: `a2rl suite watch paper-main`
     """
@@ -220,16 +220,16 @@ def _told(about: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
-    """Shows the state; returns whether all runs are closed."""
+    """Shows the state; returns whether no run goes on."""
     from a2rl.cluster.holding import REFUSED
-    from a2rl.cluster.status import host_of, state_of_row, status_of
+    from a2rl.cluster.status import goes_on, host_of, state_of_row, status_of
 
     rows = _rows(cluster, suite)
-    found = status_of(rows)
+    found, is_over = status_of(rows), not any(map(goes_on, rows))
     if as_json:
         runs = [{**row.model_dump(mode="json"), "state": state_of_row(row), "host": host_of(row)} for row in rows]
         print_json({**found.model_dump(mode="json"), "list": runs})
-        return found.is_over
+        return is_over
     shown = [row for row in rows if state_of_row(row) in {"running", "stuck", "failed"}]
     cells = (
         (row.run_id, state_of_row(row), host_of(row), str(row.attempts), row.progress.stage, row.outcome)
@@ -242,7 +242,12 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
         for row in rows
         if state_of_row(row) == "waiting" and row.outcome
     )
-    for line in _told(refused):
+    left_alone = (
+        (row.run_id, "stuck: no worker has it, because it was begun without --pool; `a2rl resume RUN` continues it")
+        for row in rows
+        if not (row.done or goes_on(row))
+    )
+    for line in _told([*refused, *left_alone]):
         say(line)
     left = "time left unknown" if found.left_s is None else f"about {format_duration(found.left_s)} left"
     spent = "spent" if found.agent_usd is not None else "spent on judges, and an unknown sum on drivers"
@@ -252,6 +257,6 @@ def _show(cluster: "Cluster", suite: str | None, as_json: bool) -> bool:
         f"{found.done} done, {found.running} running, {found.waiting} waiting, {found.stuck} stuck, "
         f"{found.failed} failed; budget {format_duration(found.used_s)} of {format_duration(found.budget_s)}, "
         f"${(found.agent_usd or 0.0) + found.judge_usd:.2f} {spent}"
-        + ("" if found.is_over else f"; {left}; longest silence {silent}")
+        + ("" if is_over else f"; {left}; longest silence {silent}")
     )
-    return found.is_over
+    return is_over

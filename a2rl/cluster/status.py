@@ -32,7 +32,7 @@ class SuiteStatus(StrictModel):
     waiting: int
     """Runs that nobody has begun."""
     stuck: int
-    """Runs that were begun and that nobody works on now; the reconciler starts them again."""
+    """Runs that were begun and that nobody works on now; the reconciler starts those again that were submitted."""
     failed: int
     """Runs that were closed without a result."""
     budget_s: float
@@ -46,11 +46,6 @@ class SuiteStatus(StrictModel):
     oldest_beat_s: float | None
     """Seconds since the running process that was silent longest was heard; None if nothing is running."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all runs are closed."""
-        return self.done + self.failed == self.runs
-
 
 def state_of_row(row: RunRow) -> str:
     """Returns done, failed, running, waiting or stuck."""
@@ -58,7 +53,12 @@ def state_of_row(row: RunRow) -> str:
         return "done" if row.outcome in VERDICTS and row.outcome != BROKEN else "failed"
     if row.live:
         return "running"
-    return "stuck" if row.attempts else "waiting"
+    return "stuck" if row.attempts or not row.pool else "waiting"
+
+
+def goes_on(row: RunRow) -> bool:
+    """Returns whether somebody works on a run or will, without being asked: a run of no pool has no workers."""
+    return not row.done and (row.live or bool(row.pool))
 
 
 def host_of(row: RunRow) -> str:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from a2rl.cli.commands import app
+from a2rl.cluster.claims import NewRun
 from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
@@ -18,7 +19,7 @@ def cluster(settings: Settings, run: RunDir, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("A2RL_ROOT", str(settings.root))
     monkeypatch.setenv("A2RL_STORE", f"file://{tmp_path}/store")
     cluster = Cluster.needed(Settings.load())
-    cluster.claims.register([new_run(run.spec)])
+    cluster.claims.register([new_run(run.spec, "a-pool")])
     return cluster
 
 
@@ -39,3 +40,13 @@ def test_what_a_machine_lacked_is_shown_of_a_run_that_waits(run: RunDir, cluster
     cluster.claims.declined(run.id, "refused: host-a took nothing: disk: it is full")
     result = CliRunner().invoke(app, ["suite", "status"])
     assert f"{run.id}: waiting: host-a took nothing: disk: it is full" in result.output
+
+
+def test_the_watch_ends_if_only_runs_of_no_pool_are_left(cluster: Cluster) -> None:
+    """It says how to continue them."""
+    claim = cluster.claims.take(NewRun("by-hand", "alone", "alone-1", pool=""), "host-a:17:x")
+    cluster.claims.release(claim, "interrupted", done=False)
+    result = CliRunner().invoke(app, ["suite", "watch", "alone"])
+    assert result.exit_code == 0, result.output
+    assert "by-hand: stuck: no worker has it" in result.output
+    assert "`a2rl resume RUN` continues it" in result.output
