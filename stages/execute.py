@@ -13,7 +13,7 @@ from a2rl.execution.attempt import Attempts, close_lost_attempt
 from a2rl.execution.prompt import StartContext
 from a2rl.grading.service_process import ServiceProcess
 from a2rl.llm.keys import register_run_secrets
-from a2rl.llm.relay.request_log import read_llm_use
+from a2rl.llm.relay.request_log import read_llm_use, tokens_at_submissions
 from a2rl.recording.trajectory import keep_summary
 from a2rl.run.budget import refund_s, waited_s
 from a2rl.run.directory import RunDir
@@ -86,6 +86,7 @@ def _record(attempts: Attempts, seconds: float) -> ExecuteRecord:
             "responsible": end.responsible,
             "usage": attempts.summary(end.attempt).usage,
             "seen": read_llm_use(run),
+            "tokens_at": tokens_at_submissions(run, entries),
             "elapsed_s": end.elapsed_s,
             "waited_s": waited_s(entries, end.elapsed_s),
             "refunded_s": refund_s(clock),

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from a2rl.core.files import digest_of, file_digest
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
-from a2rl.linux.gpus import Gpu
-from a2rl.llm.relay.request_log import request_log_path
+from a2rl.llm.relay.request_log import request_log_path, tokens_at_submissions
 from a2rl.run.budget import ClockState
 from a2rl.run.directory import Record, RunDir
 from a2rl.run.events import (
+    AgentConfined,
     AgentEnded,
     AgentStarted,
     BaselineKnown,
@@ -24,8 +24,6 @@ from a2rl.run.events import (
     PrivateGraded,
     SubmissionReceived,
 )
-from a2rl.run.gpu_share import FILE as GPUS
-from a2rl.run.gpu_share import GpuShare
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, LlmUse, SetupRecord, Usage, verdict_of
 from a2rl.sandbox.isolation import NONE
 from a2rl.scoring.paired import compare
@@ -80,15 +78,12 @@ def simulate_run(
     if best is not None:
         for split in {run.spec.public_split, run.spec.final_split}:
             _write(run.items(best.digest, split), GradeResult(score=best.score, items=best.items))
-    events = list(_events(run, baseline, tried, best, revisions))
+    events = list(_events(run, baseline, tried, best, revisions, gpus))
     write_ledger(run.root / "ledger.db", events)
     if tokens:
         request: dict[str, Any] = {"path": "/", "status": 200, "prompt_tokens": tokens}
         lines = [json.dumps({"t": BEGAN_AT + place, **request}) for place in range(len(events))]
         request_log_path(run).write_text("\n".join(lines) + "\n")
-    if gpus:
-        dealt = tuple(Gpu(index=place, uuid=f"GPU-{place}", name="a GPU") for place in range(gpus))
-        _write(run.root / GPUS, GpuShare(agent=dealt))
     _write_records(run, baseline, best, submissions, cost_usd)
     return run
 
@@ -121,10 +116,17 @@ def _results(rng: np.random.Generator, share: float) -> tuple[ItemResult, ...]:
 
 
 def _events(
-    run: RunDir, baseline: tuple[ItemResult, ...], tried: list[Tried], best: Tried | None, revisions: Sequence[str]
+    run: RunDir,
+    baseline: tuple[ItemResult, ...],
+    tried: list[Tried],
+    best: Tried | None,
+    revisions: Sequence[str],
+    gpus: int,
 ) -> Iterator[Event]:
     base = summarise(baseline)
     yield BaselineKnown(key="k", public=base, private=base, items_digest="i" * 64)
+    if gpus:
+        yield AgentConfined(attempt=1, sandbox=NONE, gpus=tuple(f"GPU-{place}" for place in range(gpus)))
     yield AgentStarted(attempt=1, elapsed_s=0)
     for each in tried:
         yield SubmissionReceived(receipt=each.number, elapsed_s=each.elapsed_s, model_path="output")
@@ -145,6 +147,7 @@ def _write_records(
     executed = ExecuteRecord(
         seconds=1, ended="deadline", exit_code=None, elapsed_s=run.spec.budget_s, waited_s=0, attempts=1,
         submissions=submissions, refused=0, usage=Usage(steps=9, tool_calls=9, unreadable=0), seen=seen,
+        tokens_at=tokens_at_submissions(run, run.ledger.entries()),
     )  # fmt: skip
     known = BaselineRecord(seconds=1, key="k", reused=True, total=base, public=base, private=base)
     graded = GradeRecord(seconds=1, verdict="no submission", baseline=base)

@@ -161,6 +161,8 @@ class ExecuteRecord(Record):
     """The work as the agent system reports it; None for agents without a transcript."""
     seen: LlmUse | None = None
     """The use of the driver as measured by the relay; None if it could not be measured."""
+    tokens_at: dict[int, int] = Field(default_factory=dict)
+    """The tokens that were used when each submission was accepted, by its number; none without requests."""
     elapsed_s: float
     waited_s: float
     """The part of `elapsed_s` spent waiting for grades."""

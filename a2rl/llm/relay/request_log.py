@@ -3,7 +3,7 @@
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from a2rl.agent_systems.transcripts.ending import FailedRequest
 from a2rl.core.files import FrozenModel
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted
+from a2rl.run.events import AgentStarted, SubmissionAccepted
+from a2rl.run.ledger import Entry
 from a2rl.run.records import LlmUse, ModelUse, sum_known
 
 MAX_MODELS = 20
@@ -177,18 +178,14 @@ def failed_requests(run: RunDir) -> list[FailedRequest] | None:
     return [FailedRequest(502 if each.broken else each.status, each.refused) for each in failed][::-1]
 
 
-class TokensSpent:
-    """The tokens that an agent had used at any time, as the relay measured them."""
-
-    def __init__(self, run: RunDir) -> None:
-        requests = list(RequestLogReader(request_log_path(run)).requests())
-        self._times = [request.t for request in requests]
-        self._sums = list(accumulate((each.prompt_tokens + each.completion_tokens for each in requests), initial=0))
-
-    def until(self, at: float) -> int | None:
-        """Returns the tokens of all requests that had ended by then; None if there were no requests at all.
-
-        Args:
-            at: Seconds since 1970.
-        """
-        return self._sums[bisect_right(self._times, at)] if self._times else None
+def tokens_at_submissions(run: RunDir, entries: Sequence[Entry]) -> dict[int, int]:
+    """Returns how many tokens the agent had used when each submission was accepted, as the relay measured them; nothing
+    if there were no requests at all."""
+    requests = list(RequestLogReader(request_log_path(run)).requests())
+    times = [request.t for request in requests]
+    sums = list(accumulate((each.prompt_tokens + each.completion_tokens for each in requests), initial=0))
+    return {
+        entry.event.submission_id: sums[bisect_right(times, entry.at)]
+        for entry in entries
+        if times and isinstance(entry.event, SubmissionAccepted)
+    }

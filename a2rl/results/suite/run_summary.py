@@ -1,7 +1,7 @@
 """What the report over many runs needs of one run. It is computed once and kept in the run's directory."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -11,16 +11,14 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.files import FrozenModel, digest_of, read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.labels.records import labels_of
-from a2rl.llm.relay.request_log import TokensSpent
 from a2rl.models.checkpoint import parameters_in, parameters_in_name
 from a2rl.results.figures import RunMetrics, contributions_of, result_items, run_metrics
 from a2rl.run.directory import UNREADABLE, RunDir
-from a2rl.run.events import BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
-from a2rl.run.gpu_share import allocation_of
+from a2rl.run.events import AgentConfined, BaselineKnown, RunOpened, SubmissionAccepted, SubmissionRefused
 from a2rl.run.inputs import find_base_model
 from a2rl.run.ledger import Entry, events_of, grades_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, RunVerdict
-from a2rl.run.spec import RunSettings
+from a2rl.run.spec import RunSettings, RunSpec
 from a2rl.scoring.means import Interval
 from a2rl.validity.record import Word, counted, read_validity
 
@@ -41,7 +39,7 @@ class Try(NamedTuple):
     score: float
     """Public score, 0 to 100."""
     tokens: int | None = None
-    """The tokens that the agent had used by then, as the relay measured them; None if it did not."""
+    """The tokens that the agent had used when it submitted, as the relay measured them; None if that is unknown."""
 
 
 class RunSummary(FrozenModel):
@@ -184,12 +182,12 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         agent_s=agent_s,
         cost_usd=executed.cost_usd if executed else None,
         tokens=executed.seen.tokens if executed and executed.seen else None,
-        gpu_hours=_gpu_hours(run, agent_s),
+        gpu_hours=_gpu_hours(spec, entries, agent_s),
         parameters=_parameters(run),
         route=tuple(label.route for label in labels.chain) if labels else (),
         failures=tuple(failure.kind for failure in labels.failures) if labels else (),
         metrics=run_metrics(run, entries),
-        tries=tuple(_tries(run, entries)),
+        tries=tuple(_tries(entries, executed.tokens_at if executed else {})),
         items_digest=digest,
         gains=gains if counts.is_measured else (0.0,) * len(gains),
     )
@@ -202,11 +200,10 @@ def _agent_s(run: RunDir, executed: ExecuteRecord | None) -> float:
     return run.clock.elapsed_s() if run.clock.path.exists() else 0.0
 
 
-def _gpu_hours(run: RunDir, agent_s: float) -> float | None:
-    share = allocation_of(run)
-    if not agent_s or share is None or not share.all:
-        return None
-    return len(share.all) * agent_s / 3600
+def _gpu_hours(spec: RunSpec, entries: Sequence[Entry], agent_s: float) -> float | None:
+    confined = events_of(entries, AgentConfined)
+    gpus = len(confined[-1].gpus) + spec.grading_gpus if confined else 0
+    return gpus * agent_s / 3600 or None
 
 
 def _parameters(run: RunDir) -> int | None:
@@ -216,16 +213,16 @@ def _parameters(run: RunDir) -> int | None:
     return parameters_in_name(run.spec.model)
 
 
-def _tries(run: RunDir, entries: Sequence[Entry]) -> Iterator[Try]:
-    grades, spent = grades_among(entries), TokensSpent(run)
+def _tries(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> Iterator[Try]:
+    grades = grades_among(entries)
     for entry in entries:
         event = entry.event
         if not isinstance(event, SubmissionAccepted) or event.weights_digest not in grades:
             continue
         grade = grades[event.weights_digest]
         if grade.result.score is not None:
-            told_s, tokens = max(event.elapsed_s, grade.elapsed_s), spent.until(entry.at)
-            yield Try(number=event.submission_id, elapsed_s=told_s, score=grade.result.score, tokens=tokens)
+            told_s, number = max(event.elapsed_s, grade.elapsed_s), event.submission_id
+            yield Try(number=number, elapsed_s=told_s, score=grade.result.score, tokens=tokens_at.get(number))
 
 
 def _gains(run: RunDir, graded: GradeRecord | None, entries: Sequence[Entry]) -> tuple[str, tuple[float, ...]]:

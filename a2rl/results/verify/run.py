@@ -103,8 +103,11 @@ def _check_execute(run: RunDir) -> None:
     is_same = (record.why, record.responsible) == (ended[-1].why, ended[-1].responsible)
     require(is_same, "the record gives another reason for the agent's end than the ledger")
     require(same(record.elapsed_s, ended[-1].elapsed_s), "the record gives another time for the agent than the ledger")
-    used = (record.elapsed_s, record.cost_usd, record.seen.tokens if record.seen else None)
+    tokens = record.seen.tokens if record.seen else 0
+    used = (record.elapsed_s, record.cost_usd, tokens)
     require(all(each is None or each >= 0 for each in used), "the record has a negative time, cost or number of tokens")
+    possible = all(0 <= each <= tokens for each in record.tokens_at.values())
+    require(possible, "the record counts more tokens at a submission than in all, or less than none")
     accepted = len(run.ledger.events(SubmissionAccepted))
     require(
         record.submissions == accepted, f"the record counts {record.submissions} submissions, the ledger {accepted}"

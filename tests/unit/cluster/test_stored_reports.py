@@ -9,6 +9,7 @@ from a2rl.cluster.holding import Cluster, held
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.results.suite.files import runs_of, write_suite_report
+from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from tests.run_maker import checkout
@@ -28,7 +29,7 @@ def other(tmp_path: Path, settings: Settings) -> Settings:
 
 def do_runs(settings: Settings, *numbers: int) -> None:
     for number in numbers:
-        run = simulate_run(settings, number)
+        run = simulate_run(settings, number, tokens=1000, gpus=2, grading_gpus=1)
         run.report.parent.mkdir()
         run.report.write_text("a page")
         with held(run, settings):
@@ -45,6 +46,14 @@ def test_a_checkout_without_the_runs_reports_the_same(settings: Settings, other:
     do_runs(settings, 1, 2, 3)
     assert report(other) == report(settings)
     assert not other.runs.exists()
+
+
+def test_what_a_fetched_run_has_used_is_known(settings: Settings, other: Settings) -> None:
+    do_runs(settings, 1)
+    there, here = (summary_of(run) for at in (other, settings) for run in runs_of(["sim-launch"], at))
+    assert there.gpu_hours == pytest.approx(3 * here.agent_s / 3600)
+    assert there.tries[0].tokens is not None
+    assert there.model_copy(update={"state": here.state}) == here
 
 
 def test_runs_of_several_checkouts_are_in_one_report(settings: Settings, other: Settings) -> None:

@@ -1,5 +1,6 @@
 """Tests the stage that runs the agent, with a real agent process and a fake grader: an agent can harm only itself."""
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from a2rl.execution.command import agent_command
 from a2rl.execution.compute import GpuWatch
 from a2rl.execution.observer import TranscriptSummary
 from a2rl.linux.orphans import MARKER, TRACE, ProcessTrace
+from a2rl.llm.relay.request_log import request_log_path
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, AgentStarted, Event, ProcessesSurvived
 from a2rl.run.gpu_share import allocated_gpus
@@ -52,6 +54,17 @@ def work(settings: Settings, new_run: Callable[..., RunDir]) -> Callable[..., Ru
         return run
 
     return make
+
+
+def test_the_tokens_used_up_to_each_submission_are_recorded(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work("true\n")
+    request = {"path": "/", "status": 200, "prompt_tokens": 30, "completion_tokens": 4}
+    lines = [json.dumps({"t": at, **request}) for at in (0.0, time.time() + 3600)]
+    request_log_path(run).write_text("\n".join(lines) + "\n")
+    run.ledger.append(accepted(1, 0.0))
+    record = execute(run, settings)
+    assert record.seen is not None
+    assert (record.seen.tokens, record.tokens_at) == (68, {1: 34})
 
 
 @pytest.mark.parametrize(

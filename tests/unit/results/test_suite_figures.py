@@ -7,7 +7,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from a2rl.core.settings import Settings
-from a2rl.llm.relay.request_log import TokensSpent
+from a2rl.llm.relay.request_log import tokens_at_submissions
 from a2rl.results.suite.drawing import Bar, draw_bars, styles
 from a2rl.results.suite.figures import draw_progress
 from a2rl.results.suite.files import SuiteReport, write_suite_report
@@ -16,7 +16,7 @@ from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
-from tests.written_ledger import BEGAN_AT
+from tests.written_ledger import accepted, entries
 
 Rows = dict[str, list[dict[str, str]]]
 
@@ -38,7 +38,8 @@ def test_the_tokens_of_a_submission_come_from_earlier_requests(settings: Setting
     run = simulate_run(settings, 1, submissions=3, tokens=1000)
     # The ledger has one entry a second: the baseline, the agent's start, and then three for each submission.
     assert [each.tokens for each in summary_of(run).tries] == [5000, 8000, 11000]
-    assert TokensSpent(run).until(BEGAN_AT - 1) == 0
+    early = entries(accepted(1, 5.0))  # dated 1970, before any request
+    assert tokens_at_submissions(run, early) == {1: 0}
     assert [each.tokens for each in summary_of(simulate_run(settings, 2)).tries] == [None] * 4
 
 

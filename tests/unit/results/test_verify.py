@@ -440,6 +440,10 @@ def other_improvement_metric(finished: Finished) -> None:
     mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'improvement'")
 
 
+def more_tokens_at_a_submission_than_in_all(finished: Finished) -> None:
+    edit_json(finished.run.record_path("execute"), tokens_at={"1": 99})
+
+
 def removed_from_mlflow(finished: Finished) -> None:
     (finished.settings.mlruns / "mlflow.db").unlink()
 
@@ -472,6 +476,7 @@ TAMPERING = {
     fewer_submissions_to_choose_among: RECORDS,
     other_best: RECORDS,
     unreadable_record: RECORDS,
+    more_tokens_at_a_submission_than_in_all: RECORDS,
     other_metric_of_a_submission: MLFLOW,
     other_final_metric: MLFLOW,
     other_improvement_metric: MLFLOW,
