@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from a2rl.core.errors import UsageError
+from a2rl.core.files import write_model
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
 from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_suite_report
 from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
 from a2rl.results.suite.run_summary import summaries, summary_of
+from a2rl.run.budget import this_boot
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run, simulate_suite
@@ -249,6 +252,8 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
 def test_a_run_whose_machine_failed_keeps_the_agents_time(tmp_path: Path) -> None:
     run = simulate_run(checkout(tmp_path), 1, gpus=2)
     run.record_path("execute").unlink()
+    killed = {"running_since": time.monotonic() - 7200.0, "boot": this_boot()}
+    write_model(run.clock.path, run.clock.read_state().model_copy(update=killed))
     summary = summary_of(run)
     assert summary.agent_s == run.spec.budget_s
     assert summary.gpu_hours == pytest.approx(2 * run.spec.budget_s / 3600)
