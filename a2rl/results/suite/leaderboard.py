@@ -18,13 +18,23 @@ from a2rl.core.secrets import scrub
 from a2rl.results.suite.run_summary import RunSummary
 from a2rl.run.budget import format_duration
 from a2rl.run.records import RunVerdict, sum_known
+from a2rl.sampling.generation import Generation
 from a2rl.scoring.means import Interval, student_quantile
 from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
 
-NOT_COMPARED = ("task", "agent", "seed", "seed_file", "variant", "source", "grading_port")
+NOT_COMPARED = ("agent", "seed", "seed_file", "source", "grading_port")
 """Settings that do not distinguish stacks."""
 PLAIN = ("driver", "mode", "model", "protocol")
 """Settings whose values explain themselves, without their names."""
+JUDGED_BY = ("model", "annotator", "annotator_digest", "decoding", "base_url", "serve")
+"""What the verdicts of a judge depend on."""
+FOLLOWS = {
+    **dict.fromkeys(Generation.model_fields, ("model", "preset")),
+    **dict.fromkeys((f"judge {name}" for name in JUDGED_BY), ("judge",)),
+    "judge": ("preset",),
+    "trials": ("mode",),
+}
+"""Settings that follow from others on each task, unless they are given. They count if they differ where those agree."""
 SIGNIFICANT = 0.05
 MARKS = (
     "*: better than every other stack on the task; †: worse than every other one; ⇅: part of a rank reversal, where of "
@@ -163,13 +173,28 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
 
 def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
     """Names the stack of each run, by run id: the agent, and each setting that differs within a task."""
-    values: dict[tuple[str, str], set[Any]] = {}
-    for run in runs:
-        for name, value in run.settings.items():
-            plain = canonical_json(value) if isinstance(value, dict | list | tuple) else value
-            values.setdefault((run.task, name), set()).add(plain)
-    compared = {name for (_, name), found in values.items() if len(found) > 1 and name not in NOT_COMPARED}
-    return {run.run_id: _stack_name(run.settings, compared) for run in runs}
+    known = {run.run_id: _comparable(run.settings) for run in runs}
+    values: dict[tuple[Any, ...], set[Any]] = {}
+    for settings in known.values():
+        for name, value in settings.items():
+            same = ("task", "variant", *FOLLOWS.get(name, ()))
+            values.setdefault((name, *(settings.get(each) for each in same)), set()).add(value)
+    compared = {name for (name, *_), found in values.items() if len(found) > 1 and name not in NOT_COMPARED}
+    return {run_id: _stack_name(settings, compared) for run_id, settings in known.items()}
+
+
+def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings with those of the generation and of the judge one by one, and the judge by its name."""
+    judge = settings["judge"] or {}
+    parts = {f"judge {name}": judge.get(name) for name in JUDGED_BY} if judge else {}
+    whole = {**settings, "judge": judge.get("name") or judge.get("model"), **parts, **settings["generation"]}
+    return {name: _in_words(value) for name, value in whole.items() if name != "generation"}
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {canonical_json(inner)}" for key, inner in sorted(value.items())) or None
+    return canonical_json(value) if isinstance(value, list | tuple) else value
 
 
 def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:

@@ -1,12 +1,17 @@
 """Tests comparisons of two stacks: on the same items, corrected for the number of tasks, and by clear names."""
 
+from typing import Any
+
 import pytest
 
+from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.suite.leaderboard import compare_stacks, stack_names
-from a2rl.results.suite.run_summary import RunSummary, summaries
+from a2rl.results.suite.run_summary import RunSummary, summaries, summary_of
 from a2rl.run.directory import RunDir
+from a2rl.run.spec import RunSettings, RunSpec
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 
@@ -58,3 +63,63 @@ def test_budgets_in_the_names_of_stacks_are_for_people(settings: Settings) -> No
         simulate_run(settings, number, agent="codex", driver=None, budget_s=budget_s)
     names = stack_names(summaries(RunDir.all(settings.runs)).runs)
     assert set(names.values()) == {"codex · budget 1m", "codex · budget 60.25"}
+
+
+def planned(settings: Settings, suite: str, **given: Any) -> list[RunSpec]:
+    params = load_params(settings.root)
+    return plan_runs(choose_suite(params, suite, **given), suite, params, settings)
+
+
+def stacks_of(settings: Settings, specs: list[RunSpec]) -> dict[str, list[str]]:
+    """Returns the tasks of each stack of planned runs, as if they had finished."""
+    finished, fields = summary_of(simulate_run(settings, 1)), set(RunSettings.model_fields)
+    told = [{"run_id": each.run_id, "settings": each.model_dump(mode="json", include=fields)} for each in specs]
+    names, stacks = stack_names([finished.model_copy(update=each) for each in told]), dict[str, list[str]]()
+    for spec in specs:
+        stacks.setdefault(names[spec.run_id], []).append(spec.task)
+    return stacks
+
+
+def test_what_follows_from_task_and_model_names_no_stack(settings: Settings) -> None:
+    stacks = stacks_of(settings, planned(settings, "paper-scaling", budget="12h"))
+    models = ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base")
+    assert stacks == {f"claude-code · {model}": ["gsm8k", "alfworld"] for model in models}
+
+
+def test_what_a_preset_decides_names_no_stack(settings: Settings) -> None:
+    given = {"variant": "full", "protocol": "strict", "budget": "12h", "model": "Qwen/Qwen3-8B", "backend": "vllm"}
+    specs = [each for name in ("none", "paper") for each in planned(settings, "paper-scaling", preset=name, **given)]
+    tasks = ["gsm8k", "alfworld"]
+    assert stacks_of(settings, specs) == {f"claude-code · preset {name}": tasks for name in ("none", "paper")}
+
+
+def test_the_number_of_attempts_follows_from_the_mode(settings: Settings) -> None:
+    stacks = stacks_of(settings, planned(settings, "paper-modes", tasks=["gsm8k"], mode=["free", "multi"]))
+    assert set(stacks) == {"claude-code · free", "claude-code · multi"}
+
+
+def test_of_the_generation_only_what_differs_is_named(settings: Settings) -> None:
+    given = ["temperature=0.6", "temperature=1,chat_template_kwargs.enable_thinking=true"]
+    stacks = stacks_of(settings, planned(settings, "real-gpu", model="Qwen/Qwen2.5-7B-Instruct", generation=given))
+    names = {"scripted · temperature 0.6", "scripted · temperature 1.0 · chat_template_kwargs enable_thinking true"}
+    assert set(stacks) == names
+    assert [len(tasks) for tasks in stacks.values()] == [6, 6]
+
+
+def test_judges_are_named_by_their_names(settings: Settings) -> None:
+    tasks = ["alpacaeval", "deepsearchqa"]
+    stacks = stacks_of(settings, planned(settings, "real-gpu", tasks=tasks, judge=["gpt-5.2", "gpt-4.1"]))
+    assert stacks == {"scripted · judge gpt-5.2": tasks, "scripted · judge gpt-4.1": tasks}
+
+
+def test_judges_of_one_name_that_judge_differently_are_told_apart(settings: Settings) -> None:
+    [spec] = planned(settings, "real-gpu", tasks=["alpacaeval"])
+    assert spec.judge is not None
+    changed = {"dearer": {"dollars_per_million_prompt_tokens": 9.0}, "other": {"annotator": "weighted"}}
+    others = [
+        spec.model_copy(update={"run_id": name, "judge": spec.judge.model_copy(update=update)})
+        for name, update in changed.items()
+    ]
+    stacks = stacks_of(settings, [spec, *others])
+    assert [len(tasks) for tasks in stacks.values()] == [2, 1]
+    assert list(stacks)[1] == "scripted · judge annotator weighted"
