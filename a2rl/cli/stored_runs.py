@@ -222,7 +222,7 @@ def compare(
 
     A stack is an agent, with its driver and the other settings that differ between the runs.
 
-    Example: `a2rl compare codex "claude-code · claude-opus-4-6" --suite paper-main`
+    Example: `a2rl compare copy-base scripted --suite full-bench`
     """
     from a2rl.results.suite import tables
     from a2rl.results.suite.files import runs_of

@@ -41,6 +41,11 @@ MARKS = (
     "two stacks one is better on one task and the other on another. All allow for the number of comparisons, and need "
     "two runs of each stack, under the strict protocol."
 )
+CHOSEN = (
+    "results were chosen on the items that give them (protocol paper), so they cannot be compared item by item; with "
+    "--protocol strict, they can"
+)
+"""Why stacks on the same items are not compared."""
 MOST_RUNS = 32
 """The expected best is computed for at most this number of runs; of more, it hardly rises."""
 
@@ -58,6 +63,8 @@ class Cell(NamedTuple):
     table: tuple[tuple[float, ...], ...]
     """The gain of each item in each run; empty if the runs were graded on different items, or if results were chosen
     on the items that give them."""
+    is_chosen: bool = False
+    """Whether a result was chosen by its score on the items that give it."""
     is_best: bool = False
     """Whether it is better than every other stack on this task, corrected for the number of comparisons."""
     is_worst: bool = False
@@ -223,7 +230,7 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
         ci = Interval(0.0, 0.0)  # a run without a result counts as zero
     else:  # only the differences between runs are known, and the intervals of each
         ci = _interval_over_runs(runs, same_items)
-    return Cell(stack, task, tuple(runs), gain, ci, table)
+    return Cell(stack, task, tuple(runs), gain, ci, table, is_chosen)
 
 
 def _interval_over_runs(runs: Sequence[RunSummary], same_items: bool) -> Interval:
@@ -366,12 +373,14 @@ def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[Sta
     if pair[0] == pair[1]:
         raise UsageError(f"{one!r} and {other!r} are both the stack {pair[0]!r}: name two of {', '.join(names)}")
     found = [row for board in shown for row in differences(board, *pair)]
-    if not found:
-        raise UsageError(
-            f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items: "
-            "start both in one suite, or give the second the draw of the first with --seed-file"
-        )
-    return found
+    if found:
+        return found
+    if any(cell.is_chosen for board in shown for _, *cells in _shared(board, *pair) for cell in cells):
+        raise UsageError(f"{pair[0]} and {pair[1]}: {CHOSEN}")
+    raise UsageError(
+        f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items: "
+        "start both in one suite, or give the second the draw of the first with --seed-file"
+    )
 
 
 def _stack(name: str, known: Sequence[str]) -> str:
@@ -389,9 +398,8 @@ def _stack(name: str, known: Sequence[str]) -> str:
 def differences(board: Board, one: str, other: str) -> list[StackComparison]:
     """Returns the differences between two stacks on the tasks of a board that both have runs of, on the same items."""
     rows = []
-    for task in board.tasks:
-        left, right = board.by_place.get((one, task)), board.by_place.get((other, task))
-        if left is None or right is None or (found := compare_cells(left, right)) is None:
+    for task, left, right in _shared(board, one, other):
+        if (found := compare_cells(left, right)) is None:
             continue
         rows.append(
             StackComparison(
@@ -402,3 +410,11 @@ def differences(board: Board, one: str, other: str) -> list[StackComparison]:
         )  # fmt: skip
     corrected = holm({row.task: row.p for row in rows})
     return [row.model_copy(update={"holm_p": corrected[row.task]}) for row in rows]
+
+
+def _shared(board: Board, one: str, other: str) -> Iterator[tuple[str, Cell, Cell]]:
+    """Yields the tasks that two stacks have runs of, with the cells of both."""
+    for task in board.tasks:
+        left, right = board.by_place.get((one, task)), board.by_place.get((other, task))
+        if left is not None and right is not None:
+            yield task, left, right

@@ -58,6 +58,15 @@ def test_stacks_without_a_common_task_are_not_compared(runs: list[RunSummary]) -
         compare_stacks("codex", "opus", elsewhere)
 
 
+def test_results_chosen_on_their_items_are_refused_as_such(runs: list[RunSummary]) -> None:
+    chosen = [run.model_copy(update={"cross_fitted": run.gain}) for run in runs]
+    with pytest.raises(UsageError, match=r"protocol paper.*--protocol strict"):
+        compare_stacks("codex", "opus", chosen)
+    elsewhere = [run for run in chosen if run.task == "humaneval" or run.settings["agent"] == "claude-code"]
+    with pytest.raises(UsageError, match="no finished runs of one task"):
+        compare_stacks("codex", "opus", elsewhere)
+
+
 def test_budgets_in_the_names_of_stacks_are_for_people(settings: Settings) -> None:
     for number, budget_s in enumerate((60.0, 60.25)):
         simulate_run(settings, number, agent="codex", driver=None, budget_s=budget_s)

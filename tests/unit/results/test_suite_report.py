@@ -15,9 +15,9 @@ from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
-from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_suite_report
+from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_site, write_suite_report
 from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
-from a2rl.results.suite.run_summary import summaries, summary_of
+from a2rl.results.suite.run_summary import Summaries, summaries, summary_of
 from a2rl.run.budget import this_boot
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
@@ -99,6 +99,16 @@ def test_results_that_were_chosen_on_their_items_get_no_mark(tmp_path: Path) -> 
         assert (cell.marks, cell.gain) == ("", other.gain)
         widths = [run.ci.high - run.ci.low for run in cell.runs if run.ci is not None]
         assert cell.ci.high - cell.ci.low >= sum(widths) / len(widths) - 1e-9
+
+
+def test_the_page_says_why_stacks_are_not_compared(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    measured = [summary_of(simulate_run(settings, number, agent=agent)) for number, agent in enumerate("ab")]
+    chosen = [each.model_copy(update={"cross_fitted": each.gain}) for each in measured]
+    told = "Not compared: results were chosen on the items that give them (protocol paper)"
+    for runs, is_told in ((measured, False), (chosen, True), (chosen[:1], False)):
+        page = write_site(tmp_path / "site", "sim", Summaries(runs, {}), {}, settings)
+        assert (told in page.read_text()) is is_told
 
 
 def test_worst_stacks_and_rank_reversals_are_marked(tmp_path: Path) -> None:
