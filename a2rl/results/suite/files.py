@@ -30,7 +30,8 @@ from a2rl.task_api.contract import Variant
 COLUMNS = (
     "run_id", "bundle", "signed_by", "graded_anew", "launch", "suite", "variant", "task", "stack", "agent", "driver",
     "mode", "protocol", "model", "seed",
-    "verdict", "validity", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final", "submissions", "refused",
+    "verdict", "validity", "route", "failures", "gain", "ci_low", "ci_high", "cross_fitted", "baseline", "final",
+    "submissions", "refused",
     "agent_s", "tokens", "cost_usd", "gpu_hours", "parameters", *RunMetrics.model_fields, "reason",
 )  # fmt: skip
 
@@ -184,7 +185,8 @@ def report_of(name: str, shown: Sequence[Board], unreadable: dict[str, str]) -> 
 def _run_row(run: RunSummary, stack: str) -> dict[str, Any]:
     low, high = run.ci or (None, None)
     facts: Mapping[str, Any] = {
-        **run.settings, **run.metrics.model_dump(), **dict(run), "stack": stack, "ci_low": low, "ci_high": high
+        **run.settings, **run.metrics.model_dump(), **dict(run), "stack": stack, "ci_low": low, "ci_high": high,
+        "route": " > ".join(run.route), "failures": ", ".join(run.failures),
     }  # fmt: skip
     return {name: facts[name] for name in COLUMNS}
 

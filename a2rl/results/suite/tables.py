@@ -105,12 +105,13 @@ def runs(board: Board, links: Mapping[str, str] = NO_LINKS) -> Table:
     shown += [(str(run.settings["agent"]), run) for run in board.unfinished]
     return Table(
         f"runs-{board.variant}",
-        ("run", "task", "stack", "seed", "verdict", "validity", "gain", "95% interval", "final", "submissions",
-         "agent time", *(("signed by", "graded anew") if signed else ()), "reason"),
+        ("run", "task", "stack", "seed", "verdict", "validity", "gain", "95% interval", "final", "route", "failures",
+         "submissions", "agent time", *(("signed by", "graded anew") if signed else ()), "reason"),
         tuple(
             (
                 Cell(run.run_id, link=links.get(run.run_id, "")), Cell(run.task), Cell(stack, look="wrap"),
-                Cell(str(run.settings["seed"])), *_outcome(run), Cell(str(run.submissions)),
+                Cell(str(run.settings["seed"])), *_outcome(run), Cell(" > ".join(run.route) or NOTHING),
+                Cell(", ".join(run.failures)), Cell(str(run.submissions)),
                 Cell(format_duration(run.agent_s) if run.is_finished else "", order=run.agent_s),
                 *((Cell(run.signed_by), Cell("yes" if run.graded_anew else "no")) if signed else ()),
                 Cell(run.reason[:MAX_REASON], look="wrap"),
@@ -118,7 +119,7 @@ def runs(board: Board, links: Mapping[str, str] = NO_LINKS) -> Table:
             for stack, run in shown
         ),
         right=("seed", "gain", "final", "submissions"),
-        filters=_unfiltered("task", "verdict", "validity", *(("signed by", "graded anew") if signed else ())),
+        filters=_unfiltered("task", "verdict", "validity", "route", *(("signed by", "graded anew") if signed else ())),
     )  # fmt: skip
 
 

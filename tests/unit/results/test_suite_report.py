@@ -236,6 +236,17 @@ def test_stacks_are_named_by_settings_that_differ_within_a_task(tmp_path: Path) 
     assert sorted(names.values()) == ["claude-code · opus", "claude-code · opus", "claude-code · sonnet"]
 
 
+def test_the_table_of_runs_and_its_file_have_the_labels(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    labels = {"route": ("SFT", "online RL"), "failures": ("training_diverged", "unknown")}
+    run = summary_of(simulate_run(settings, 1)).model_copy(update=labels)
+    page = write_site(tmp_path / "site", "sim", Summaries([run], {}), {}, settings)
+    [row] = csv.DictReader((page.parent / "runs.csv").open())
+    assert (row["route"], row["failures"]) == ("SFT > online RL", "training_diverged, unknown")
+    assert '<option value="SFT &gt; online RL">' in page.read_text()
+    assert "training_diverged, unknown" in page.read_text()
+
+
 def test_an_unfinished_run_is_listed_and_not_counted(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     simulate_run(settings, 1)
