@@ -53,6 +53,8 @@ class TaskPreset(StrictModel):
     options: dict[str, str] = Field(default_factory=dict)
     judge: str | None = None
     """A name in `judges` of params.yaml, or of an annotator."""
+    annotator: str | None = None
+    """The judge's annotator, where it has a choice."""
     generation: Generation = Generation()
     """What the task decides regardless of the model."""
     differs: tuple[str, ...] = ()

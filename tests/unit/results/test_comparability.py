@@ -17,6 +17,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
 from a2rl.sampling.generation import Generation
 
+WEIGHTED = "weighted_alpaca_eval_gpt4_turbo"
 TASKS = ("gsm8k", "humaneval", "alpacaeval", "alfworld", "webshop", "deepsearchqa")
 
 
@@ -104,6 +105,16 @@ def test_what_greedy_answers_ignore_is_no_reason(settings: Settings) -> None:
     run = run_of(settings, task="alfworld", generation="top_k=1,top_p=0.5")
     assert run.spec.generation != Generation()
     assert comparability(run).settings == ()
+
+
+def test_another_annotator_of_the_same_judge_is_a_reason(settings: Settings) -> None:
+    """Weighted preferences give other win rates than binary ones."""
+    params = load_params(settings.root)
+    judges = params.judges | {"gpt-5.2": params.judges["gpt-5.2"].model_copy(update={"annotator": WEIGHTED})}
+    values = {"agent": "claude-code", "driver": "claude-opus-4-6", "preset": "paper", "task": "alpacaeval"}
+    [spec] = plan_runs(single_run(values), "runs", params.model_copy(update={"judges": judges}), settings)
+    found = comparability(RunDir.create(settings.runs, spec))
+    assert found.settings == (f"the annotator {WEIGHTED} instead of alpaca_eval_gpt5_2_fn",)
 
 
 def test_every_place_says_it(run: RunDir, settings: Settings) -> None:
