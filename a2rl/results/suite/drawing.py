@@ -21,6 +21,10 @@ SERIES = ("c1", "c2", "c3", "c4", "c5", "c6")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)))
 """With more stacks than colours, the dashes tell them apart."""
 COLUMNS = 3
+PANEL = 3.1
+"""The width of a panel with the room beside it, in inches."""
+TITLE_SIZE = 10.5
+"""Of the names of tasks above their panels; smaller if the longest is wider than a panel."""
 LEGEND_ROW = 0.22
 """The height of a row of names above the panels, in inches."""
 Row = dict[str, Any]
@@ -79,7 +83,7 @@ def new(width: float, height: float) -> "Drawing":
             "text.color": THEME["ink"], "axes.labelcolor": THEME["soft"], "axes.edgecolor": THEME["line"],
             "xtick.color": THEME["soft"], "ytick.color": THEME["soft"], "axes.titlecolor": THEME["ink"],
             "grid.color": THEME["line"], "axes.facecolor": "none", "figure.facecolor": "none",
-            "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10.5, "legend.frameon": False,
+            "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
             "axes.titley": 1.0,  # without it, matplotlib measures all ticks to find a place
         }
     )  # fmt: skip
@@ -105,7 +109,7 @@ def panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Dra
     """Returns a drawing with one panel for each task, the labels of the axes, and the names of the stacks."""
     columns = min(COLUMNS, len(board.tasks))
     rows = ceil(len(board.tasks) / columns)
-    width = 3.1 * columns + 0.4
+    width = PANEL * columns + 0.4
     in_a_row = max(1, int(width / (0.55 + width_of(style)))) if style else 1
     above = 0.1 + LEGEND_ROW * ceil(len(style) / in_a_row) if len(style) > 1 else 0.0
     drawing = new(width, 2.5 * rows + 0.5 + above)
@@ -114,7 +118,9 @@ def panels(board: Board, style: Style, x_label: str, y_label: str) -> "tuple[Dra
     drawing.subplots_adjust(wspace=0.2, hspace=0.35)
     for unused in axes[len(board.tasks) :]:
         unused.set_axis_off()
-    for axis in axes[: len(board.tasks)]:
+    title_size = TITLE_SIZE * min(1.0, PANEL / width_of(board.tasks))
+    for task, axis in zip(board.tasks, axes, strict=False):
+        axis.set_title(task, fontsize=title_size)
         axis.grid(axis="y", linewidth=0.8)
         axis.tick_params(length=0)
         # They have no labels of their own: with a place for these, matplotlib need not measure all ticks.

@@ -1,6 +1,7 @@
 """The figures of the report over many runs, drawn with matplotlib: SVG for the page, SVG, PDF and CSV as files."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import cos, log, radians, sin
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,7 +89,7 @@ def _draw(board: Board, style: Style, scale: Scale) -> Figure:
             baselines.setdefault(str(each.run.settings["model"]), []).append(each.baseline)
         for known in baselines.values():
             axis.axhline(median(known), color=THEME["soft"], linewidth=1, linestyle=(0, (2, 2)))
-        axis.set(title=task, ylim=(0, 100), xlim=(0, end))
+        axis.set(ylim=(0, 100), xlim=(0, end))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_major_locator(MaxNLocator(5, integer=scale.name != "tokens"))
     caption = (
@@ -151,6 +152,10 @@ MOST_REVERSALS = 5
 """Rank reversals that are named below the heatmap; `report.json` has all."""
 
 
+TILT = 40
+"""Degrees by which the names of tasks are turned where they are wider than their columns."""
+
+
 def draw_figures(board: Board) -> Iterator[Figure]:
     """Draws what a board has values for."""
     style = styles(board)
@@ -185,9 +190,16 @@ def _heatmap(board: Board) -> Figure:
 
     stacks = [each.stack for each in board.standings]
     values = np.full((len(stacks), len(board.tasks)), np.nan)
-    drawing = new(9.2, 0.42 * len(stacks) + 1.0)
+    width, left, right, bottom = 9.2, min(5.0, width_of(stacks)), 0.2, 0.4
+    column, names = (width - left - right) / len(board.tasks), [width_of([task]) for task in board.tasks]
+    tilted: dict[str, Any] = {}
+    if max(names) > column:
+        tilted = {"rotation": TILT, "ha": "right", "rotation_mode": "anchor"}
+        reach = [name * cos(radians(TILT)) - (at + 0.5) * column for at, name in enumerate(names)]
+        left, bottom = min(5.0, max(left, *reach)), min(5.0, max(names) * sin(radians(TILT)))
+    drawing = new(width, 0.42 * len(stacks) + 0.6 + bottom)
     axis, rows = drawing.subplots(), []
-    margins(drawing, left=min(5.0, width_of(stacks)), right=0.2, bottom=0.4, top=0.15)
+    margins(drawing, left=left, right=right, bottom=bottom, top=0.15)
     for cell in board.cells:
         place = stacks.index(cell.stack), board.tasks.index(cell.task)
         values[place] = cell.gain
@@ -200,7 +212,7 @@ def _heatmap(board: Board) -> Figure:
     largest = float(np.nanmax(np.abs(values))) or 1.0
     edges = np.arange(len(board.tasks) + 1) - 0.5, np.arange(len(stacks) + 1) - 0.5
     axis.pcolormesh(*edges, values, cmap=colours, vmin=-largest, vmax=largest, edgecolors="none")
-    axis.set_xticks(range(len(board.tasks)), board.tasks)
+    axis.set_xticks(range(len(board.tasks)), board.tasks, **tilted)
     axis.set_yticks(range(len(stacks)), stacks)
     axis.invert_yaxis()
     axis.tick_params(length=0)
@@ -223,8 +235,7 @@ def _expected_best(board: Board, style: Style) -> Figure:
         axis = axes[cell.task]
         axis.plot(range(1, len(best) + 1), best, linewidth=2, marker="o", markersize=4, **style[cell.stack])
         rows += [{"task": cell.task, "stack": cell.stack, "k": k, "gain": gain} for k, gain in enumerate(best, 1)]
-    for task, axis in axes.items():
-        axis.set(title=task)
+    for axis in axes.values():
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         low, high = axis.get_ylim()
         if high - low < 1.0:  # differences that small are none
@@ -238,10 +249,20 @@ def _by_size(board: Board) -> dict[tuple[str, str], list[tuple[int, Cell]]]:
     found: dict[tuple[str, str], list[tuple[int, Cell]]] = {}
     for cell in board.cells:
         size, model = cell.runs[0].parameters, str(cell.runs[0].settings["model"])
-        if size is not None:
+        if size is not None and size > 0:  # a stranger's model may have a size that no logarithmic axis has
             family = " · ".join(part for part in cell.stack.split(" · ") if part != model)
             found.setdefault((cell.task, family), []).append((size, cell))
     return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
+
+
+def _apart(sizes: Iterable[float]) -> list[float]:
+    """Returns the sizes whose numbers have room beside each other on a logarithmic axis, from the smallest."""
+    found: list[float] = []
+    ordered = sorted(sizes)
+    for size in ordered:
+        if not found or log(size / found[-1]) >= 0.2 * log(ordered[-1] / ordered[0]):
+            found.append(size)
+    return found
 
 
 def _scaling(board: Board, style: Style) -> Figure:
@@ -252,9 +273,11 @@ def _scaling(board: Board, style: Style) -> Figure:
     x_label, y_label = "parameters of the base model, billions", "gain over the base model, points"
     drawing, axes = panels(board, families, x_label, y_label)
     rows: list[Row] = []
+    drawn: dict[str, set[float]] = {task: set() for task in axes}
     for (task, family), points in _by_size(board).items():
         look = families[family]
         sizes, gains = [size / 1e9 for size, _ in points], [cell.gain for _, cell in points]
+        drawn[task].update(sizes)
         axes[task].plot(sizes, gains, linewidth=2, marker="o", markersize=4, **look)
         for size, (_, cell) in zip(sizes, points, strict=True):
             axes[task].plot([size, size], [cell.ci.low, cell.ci.high], linewidth=1, color=look["color"])
@@ -265,9 +288,9 @@ def _scaling(board: Board, style: Style) -> Figure:
         ]  # fmt: skip
     for task, axis in axes.items():
         axis.axhline(0, color=THEME["soft"], linewidth=1)
-        axis.set(title=task, xscale="log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("")
+        axis.set(xscale="log")
+        axis.set_xticks(ticks := _apart(drawn[task]), [f"{size:.3g}" for size in ticks])
+        axis.minorticks_off()
     caption = (
         "Mean gain over the size of the base model, with 95% intervals. Models whose size is neither in their files "
         "nor in their name are left out."

@@ -1,18 +1,23 @@
 """Tests the figures over tokens and over model size, and what gains cost."""
 
 import csv
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure as Drawing
 
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import tokens_at_submissions
 from a2rl.results.suite.drawing import Bar, draw_bars, styles
-from a2rl.results.suite.figures import draw_progress
+from a2rl.results.suite.figures import draw_figures, draw_progress
 from a2rl.results.suite.files import SuiteReport, write_suite_report
 from a2rl.results.suite.leaderboard import boards
-from a2rl.results.suite.run_summary import summary_of
+from a2rl.results.suite.run_summary import RunSummary, summary_of
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
@@ -111,3 +116,63 @@ def test_the_line_at_zero_does_not_cross_the_names_of_tasks() -> None:
     assert isinstance(line, LineCollection)
     assert [sorted(segment[:, 1]) for segment in line.get_segments()] == [[0.5, 1.5], [1.5, 2.5]]
     assert axis.get_xlim()[0] < 0
+
+
+def drawings(runs: Sequence[RunSummary], monkeypatch: pytest.MonkeyPatch) -> dict[str, Drawing]:
+    """Returns the drawing of each figure by its name."""
+    found: dict[str, Drawing] = {}
+    monkeypatch.setattr("a2rl.results.suite.figures.finish", lambda drawing, name, *_: found.update({name: drawing}))
+    [board] = boards(runs)
+    list(draw_figures(board))
+    return found
+
+
+def changed(run: RunSummary, **changes: Any) -> RunSummary:
+    """Returns a run with other settings, as those of `RunSettings`, or of another number of `parameters`."""
+    parameters = changes.pop("parameters", run.parameters)
+    settings, name = {**run.settings, **changes}, "-".join(map(str, changes.values()))
+    return run.model_copy(update={"run_id": name, "settings": settings, "parameters": parameters})
+
+
+TWELVE = [f"reasoning_gym_generator_{place:02}-3f2a91c4" for place in range(12)]
+
+
+@pytest.mark.parametrize(("tasks", "angle"), [(["gsm8k", "alfworld"], 0.0), (TWELVE, 40.0), (["a" * 300, "b"], 40.0)])
+def test_names_of_tasks_wider_than_their_columns_are_turned(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tasks: list[str], angle: float
+) -> None:
+    run = summary_of(simulate_run(settings, 1))
+    drawing = drawings([changed(run, task=task, agent=each) for task in tasks for each in "xy"], monkeypatch)[
+        "stack-by-task"
+    ]
+    labels = drawing.axes[0].get_xticklabels()
+    assert {label.get_rotation() for label in labels} == {angle}
+    FigureCanvasAgg(drawing)
+    inside = [drawing.bbox.contains(*label.get_window_extent().min) for label in labels]
+    assert all(inside) is (len(tasks[0]) < 100)  # there is no room for a name without end, but a figure
+
+
+def test_names_above_panels_do_not_run_into_each_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = summary_of(simulate_run(settings, 1))
+    drawing = drawings([changed(run, task=task) for task in TWELVE], monkeypatch)["best-over-time"]
+    FigureCanvasAgg(drawing)
+    boxes = [axis.title.get_window_extent() for axis in drawing.axes]
+    assert [axis.get_title() for axis in drawing.axes] == TWELVE
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ((7_615_616_512, 8_190_735_360), ["7.62", "8.19"]),
+        ((494_032_768, 7_615_616_512, 8_190_735_360, 70_000_000_000), ["0.494", "7.62", "70"]),
+        ((0, 1_000_000_000, 3_000_000_000), ["1", "3"]),
+    ],
+)
+def test_the_axis_of_model_sizes_has_the_sizes_that_occur(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], shown: list[str]
+) -> None:
+    run = summary_of(simulate_run(settings, 1))
+    drawing = drawings([changed(run, model=f"m{size}", parameters=size) for size in sizes], monkeypatch)["scaling"]
+    [axis] = drawing.axes
+    assert [label.get_text() for label in axis.get_xticklabels()] == shown
