@@ -124,7 +124,10 @@ def test_judges_are_named_by_their_names(settings: Settings) -> None:
 def test_judges_of_one_name_that_judge_differently_are_told_apart(settings: Settings) -> None:
     [spec] = planned(settings, "real-gpu", tasks=["alpacaeval"])
     assert spec.judge is not None
-    changed = {"dearer": {"dollars_per_million_prompt_tokens": 9.0}, "other": {"annotator": "weighted"}}
+    changed: dict[str, dict[str, Any]] = {
+        "dearer": {"dollars_per_million_prompt_tokens": 9.0},
+        "other": {"annotator": "weighted"},
+    }
     others = [
         spec.model_copy(update={"run_id": name, "judge": spec.judge.model_copy(update=update)})
         for name, update in changed.items()

@@ -134,7 +134,7 @@ def changed(run: RunSummary, **changes: Any) -> RunSummary:
     return run.model_copy(update={"run_id": name, "settings": settings, "parameters": parameters})
 
 
-TWELVE = [f"reasoning_gym_generator_{place:02}-3f2a91c4" for place in range(12)]
+TWELVE = [f"reasoning_gym_fraction_simplification_{place:02}-3f2a91c4" for place in range(12)]
 
 
 @pytest.mark.parametrize(("tasks", "angle"), [(["gsm8k", "alfworld"], 0.0), (TWELVE, 40.0), (["a" * 300, "b"], 40.0)])
