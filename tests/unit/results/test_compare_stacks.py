@@ -121,7 +121,7 @@ def test_judges_are_named_by_their_names(settings: Settings) -> None:
     assert stacks == {"scripted · judge gpt-5.2": tasks, "scripted · judge gpt-4.1": tasks}
 
 
-def test_judges_of_one_name_that_judge_differently_are_told_apart(settings: Settings) -> None:
+def test_different_judges_of_one_name_are_told_apart(settings: Settings) -> None:
     [spec] = planned(settings, "real-gpu", tasks=["alpacaeval"])
     assert spec.judge is not None
     changed: dict[str, dict[str, Any]] = {
