@@ -1,11 +1,12 @@
 """Reads requests to an LLM and the token counts of its answers, whole or streamed, in the dialects of Anthropic, OpenAI
 (chat and responses) and Google.
 
-`beyond_text` says what a request may ask of the provider: text, from what is in the request itself. Everything else
+`beyond_text` says what a request may ask of the provider: text, from what is in the request itself. Most other things
 would reach the network, files or programs from the provider's servers, around the sandbox: its search and its browser,
 code in its containers, tools of other servers, URLs and stored files that it fetches, and contents that are stored
-there, which no record of ours has. So what is allowed is listed, dialect by dialect. What is not listed is refused, new
-features too, unless `provider.allowed` of rules.yaml names it.
+there, which no record of ours has. The tokens of sounds, films and drawn pictures cost more than we count for them. So
+what is allowed is listed, dialect by dialect. What is not listed is refused, new features too, unless
+`provider.allowed` of rules.yaml names it.
 
     beyond_text("/v1/messages", {"model": "m", "messages": [], "mcp_servers": [{}]})      # {"mcp_servers"}
 
@@ -35,6 +36,10 @@ TOO_DEEP = "content that is nested too deeply"
 MAX_NAME = 100
 MAX_SCHEME = 40
 """Characters at whose beginning a URL says what it is."""
+READ = re.compile(r"(?:image/|text/|application/(?:pdf|json)\b)")
+"""The kinds of files whose tokens cost what those of text cost; those of sounds and films cost more."""
+DATA = re.compile(f"data:{READ.pattern}")
+KINDS = ("mimeType", "mime_type", "media_type", "format")
 MAX_TOOLS = 20
 MAX_KEPT = 16 << 20
 """The number of bytes that are buffered of an answer, or of one event in it."""
@@ -71,9 +76,15 @@ GOOGLE = _words(
     """model contents systemInstruction system_instruction tools toolConfig tool_config safetySettings safety_settings
     generationConfig generation_config labels generateContentRequest generate_content_request"""
 )
+GENERATION = _words(
+    """candidatecount stopsequences maxoutputtokens temperature topp topk seed presencepenalty frequencypenalty logprobs
+    responselogprobs responsemimetype responseschema responsejsonschema enableenhancedcivicanswers thinkingconfig
+    mediaresolution"""
+)
+"""Google's settings of an answer of text, which have two spellings, such as `topP` and `top_p`."""
 PARTS = _words(
     """message text image document search_result tool_use tool_result tool_reference thinking redacted_thinking
-    compaction image_url input_audio file refusal input_text output_text input_image input_file summary_text
+    compaction image_url file refusal input_text output_text input_image input_file summary_text
     reasoning_text reasoning function_call function_call_output custom_tool_call custom_tool_call_output
     local_shell_call local_shell_call_output shell_call shell_call_output apply_patch_call apply_patch_call_output
     tool_search_call tool_search_output compaction_summary"""
@@ -104,6 +115,9 @@ def _beyond(path: str, body: dict[str, Any], is_inner: bool = False) -> Iterator
     elif isinstance(model, str) and ONLINE.fullmatch(model):
         yield model
     yield from _tools(body.get("tools"), is_google)
+    yield from _modalities(body.get("modalities"))
+    for name in ("generationConfig", "generation_config"):
+        yield from _generation(body.get(name))
     for name in ROOTS:
         yield from _parts(body.get(name), is_google)
     for name in ("generateContentRequest", "generate_content_request"):
@@ -128,6 +142,21 @@ def _tools(tools: object, is_google: bool) -> Iterator[str]:
                 yield kind
 
 
+def _modalities(value: object) -> Iterator[str]:
+    for each in value if isinstance(value, list) else [value]:
+        if each is not None and str(each).lower() != "text":
+            yield str(each)
+
+
+def _generation(config: object) -> Iterator[str]:
+    for name, value in config.items() if isinstance(config, dict) else ():
+        plain = name.replace("_", "").lower()
+        if plain == "responsemodalities":
+            yield from _modalities(value)
+        elif plain not in GENERATION and value is not None:
+            yield name
+
+
 def _parts(value: object, is_google: bool, depth: int = 0) -> Iterator[str]:
     """Yields what is not allowed in messages and in their parts. Calls of tools and their schemas are free texts."""
     if depth > MAX_DEPTH:
@@ -149,6 +178,9 @@ def _parts(value: object, is_google: bool, depth: int = 0) -> Iterator[str]:
 
 def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
     kind, source = None if is_google else part.get("type"), part.get("source")
+    inner = part.get(kind) if isinstance(kind, str) else None
+    for each in (inner, source, part.get("inlineData"), part.get("inline_data")):
+        yield from _other_kinds(each)
     if kind is None:
         yield from (name for name, value in part.items() if name not in MESSAGE and value is not None)
         is_message = part.get("role") and (part.get("content") is not None or part.get("tool_calls"))
@@ -157,8 +189,7 @@ def _part(part: dict[str, Any], is_google: bool) -> Iterator[str]:
     elif not isinstance(kind, str) or kind not in PARTS:
         yield str(kind)
     else:
-        yield from (f"{kind} by {name}" for each in (part, part.get(kind), source) for name in _sources(each))
-        inner = part.get(kind)
+        yield from (f"{kind} by {name}" for each in (part, inner, source) for name in _sources(each))
         inline = inner if isinstance(inner, dict) else part
         yield from (f"{kind} by {name}" for name in ("file_data", "data") if _is_url(inline.get(name)))
         if isinstance(source, dict) and source.get("type") not in INLINE:
@@ -170,13 +201,21 @@ def _sources(part: object) -> Iterator[str]:
     for name in SOURCES:
         value = part.get(name) if isinstance(part, dict) else None
         where = value.get("url") if isinstance(value, dict) else value
-        if where and not str(where).startswith("data:"):
+        if where and not DATA.match(str(where)):
             yield name
 
 
+def _other_kinds(file: object) -> Iterator[str]:
+    """Yields the kind of a file that is not read as text is."""
+    for name in KINDS if isinstance(file, dict) else ():
+        if (kind := file.get(name)) is not None and not READ.match(str(kind)):
+            yield str(kind)
+
+
 def _is_url(value: object) -> bool:
-    """Says whether a provider may fetch this, where it expects the bytes of a file."""
-    return isinstance(value, str) and "://" in value[:MAX_SCHEME] and not value.startswith("data:")
+    """Says whether a provider may fetch this, or hear it, where it expects the bytes of a file."""
+    head = value[:MAX_SCHEME] if isinstance(value, str) else ""
+    return ("://" in head or "data:" in head) and not DATA.match(str(value))
 
 
 class ParsedRequest(NamedTuple):

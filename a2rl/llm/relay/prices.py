@@ -90,8 +90,10 @@ class PriceTable:
         except LookupError:
             return None
         price = found.get_prices(datetime.now(UTC), tier)
-        # What a model without a price for tokens charges for is something else, such as pictures or minutes.
-        return None if None in (price.input_mtok, price.output_mtok) else price
+        # What a model without a price for tokens charges for is something else, such as pictures or minutes. One that
+        # also answers in pictures or sounds has several prices for tokens, and a count does not say whose they are.
+        others = (price.output_image_mtok, price.output_audio_mtok, price.output_video_mtok)
+        return None if None in (price.input_mtok, price.output_mtok) or any(others) else price
 
 
 def price_unknown(spec: RunSpec, agent: Agent, settings: Settings) -> str:

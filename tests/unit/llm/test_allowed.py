@@ -82,11 +82,28 @@ def gemini(*parts: Any) -> list[dict[str, Any]]:
         (CHAT, {"messages": says({"type": "file", "file": {"filename": "a.pdf", "file_data": URL}})}),
         (CHAT, {"messages": says({"type": "input_audio", "input_audio": {"data": URL, "format": "mp3"}})}),
         (RESPONSES, {"input": says({"type": "input_file", "file_data": URL})}),
+        (CHAT, {"messages": says({"type": "input_audio", "input_audio": {"data": "AA==", "format": "mp3"}})}),
+        (CHAT, {"messages": says({"type": "image_url", "image_url": {"url": "data:audio/mp3;base64,AA=="}})}),
+        (CHAT, {"messages": says({"type": "image_url", "video_url": "data:video/mp4;base64,AA=="})}),
+        (CHAT, {"messages": says({"type": "file", "file": {"file_data": "data:audio/mp3;base64,AA=="}})}),
+        (CHAT, {"messages": says({"type": "file", "file": {"file_data": "AA==", "format": "audio/mp3"}})}),
+        (CHAT, {"modalities": ["text", "audio"]}),
+        (CHAT, {"modalities": "image"}),
+        (MESSAGES, {"messages": says({"type": "image", "source": {"type": "base64", "media_type": "audio/mp3"}})}),
+        (GOOGLE, {"generationConfig": {"responseModalities": ["TEXT", "IMAGE"]}}),
+        (GOOGLE, {"generation_config": {"response_modalities": [2]}}),
+        (GOOGLE, {"generationConfig": {"speechConfig": {"languageCode": "en-US"}}}),
+        (GOOGLE, {"generationConfig": {"speech_config": {}}}),
+        (GOOGLE, {"generationConfig": {"routingConfig": {"manualMode": {"modelName": "another"}}}}),
+        (GOOGLE, {"generateContentRequest": {"generationConfig": {"a_setting_of_next_year": 1}}}),
+        (GOOGLE, {"contents": gemini({"inlineData": {"mimeType": "audio/mp3", "data": "AA=="}})}),
+        (GOOGLE, {"contents": gemini({"inline_data": {"mime_type": "video/mp4", "data": "AA=="}})}),
+        (GOOGLE, {"contents": gemini({"functionResponse": {"parts": [{"inlineData": {"mimeType": "audio/x"}}]}})}),
         (CHAT, {"model": "gpt-5.4:online\n"}),
         (CHAT, {"model": "m" * 10_000}),
     ],
 )
-def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str, Any]) -> None:
+def test_what_is_no_text_or_would_be_fetched_or_run_is_found(path: str, body: dict[str, Any]) -> None:
     assert beyond_text(path, body)
 
 
@@ -127,7 +144,10 @@ def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str
                      "provider_specific_fields": {"refusal": None}, "tool_calls": [
                         {"id": "1", "type": "function", "function": {"name": "web_search", "arguments": "{}"}}]},
                     {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": URL}]},
-                    *says({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}),
+                    *says(
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+                        {"type": "file", "file": {"file_data": "data:application/pdf;base64,AA=="}},
+                    ),
                 ],
             },
         ),
@@ -159,10 +179,15 @@ def test_what_the_provider_would_fetch_or_run_is_found(path: str, body: dict[str
         (
             GOOGLE,
             {
-                "systemInstruction": {"role": "user", "parts": [{"text": "a"}]}, "generationConfig": {"topP": 1},
+                "systemInstruction": {"role": "user", "parts": [{"text": "a"}]}, "generationConfig": {
+                    "topP": 1, "top_k": 20, "maxOutputTokens": 9, "responseModalities": ["Text"], "speechConfig": None,
+                    "thinkingConfig": {"includeThoughts": True, "thinkingBudget": 9}, "responseSchema": SCHEMA},
                 "tools": [{"functionDeclarations": [{"name": "shell", "parametersJsonSchema": SCHEMA}]}],
                 "contents": [
-                    *gemini({"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}),
+                    *gemini(
+                        {"text": "go"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}},
+                        {"inlineData": {"mimeType": "application/pdf", "data": "AA=="}},
+                    ),
                     {"role": "model", "parts": [{"functionCall": {"name": "shell", "args": {"fileData": URL}},
                                                  "thoughtSignature": "s"}]},
                     *gemini({"functionResponse": {"name": "shell", "response": {"output": URL, "type": "x"}}}),
@@ -272,5 +297,5 @@ def test_nonsense_is_no_error(path: str) -> None:
     for _ in range(480):
         nested = {"generateContentRequest": nested}
     for value in [*values, nested]:
-        names = ("tools", "messages", "input", "contents", "system", "model", "generateContentRequest")
-        beyond_text(path, dict.fromkeys(names, value))
+        names = ("tools", "messages", "input", "contents", "system", "model", "generateContentRequest", "modalities")
+        beyond_text(path, {**dict.fromkeys(names, value), "generationConfig": {"responseModalities": value}})

@@ -125,6 +125,19 @@ def test_a_price_that_nobody_knows_is_no_number() -> None:
     assert not PriceTable("https://api.openai.com/v1", {}).knows("dall-e-3")  # it charges for something else
 
 
+def test_a_model_that_answers_in_pictures_or_sounds_has_no_price() -> None:
+    used = TokenUse(100, 1120)
+    for url, model in (
+        ("https://generativelanguage.googleapis.com", "gemini-3-pro-image"),
+        ("https://generativelanguage.googleapis.com", "gemini-omni-1.1-flash"),
+        ("http://127.0.0.1:4000/v1", "gemini/gemini-2.5-flash-image"),
+        ("https://api.openai.com/v1", "gpt-audio"),
+    ):
+        assert PriceTable(url, {}).cost_usd(used, [model]) is None
+    own = PriceTable("https://api.openai.com/v1", {"gpt-audio": TokenPrices(input=32, output=64)})
+    assert own.cost_usd(used, ["gpt-audio"]) == pytest.approx(0.07488)
+
+
 def test_prices_of_ones_own_come_first() -> None:
     own = {"mine": TokenPrices(input=1, output=2, cache_read=0.5), "gpt-5.2": TokenPrices(input=0, output=0)}
     table = PriceTable("http://127.0.0.1:8000/v1", own)
