@@ -114,6 +114,20 @@ class ModelUse(StrictModel):
     cost_usd: float | None = None
     """None if the price of a request is unknown."""
 
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def plus(self, other: "ModelUse") -> "ModelUse":
+        """Returns the use of both."""
+        return ModelUse(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost_usd=sum_known([self.cost_usd, other.cost_usd]),
+        )
+
 
 class LlmUse(StrictModel):
     """An agent's requests to its LLM, as measured by the relay, not as reported by the agent."""
@@ -131,7 +145,7 @@ class LlmUse(StrictModel):
     cost_usd: float | None = None
     """What the answers cost at list prices; None if the price of one of them is unknown."""
     models: dict[str, ModelUse] = Field(default_factory=dict)
-    """The use of each model, by the requested name."""
+    """The use of each model that has answered, by the requested name."""
     answered: dict[str, str] = Field(default_factory=dict)
     """Requested model -> model that answered, where they differ."""
     server_tools: dict[str, int] = Field(default_factory=dict)

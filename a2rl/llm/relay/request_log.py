@@ -17,7 +17,8 @@ from a2rl.run.ledger import Entry
 from a2rl.run.records import LlmUse, ModelUse, sum_known
 
 MAX_MODELS = 20
-"""The number of models and of tools that are counted by name. All others are counted together."""
+"""The number of models, and of tools that were refused, that are counted by name. All others are counted together; of
+models, those with the fewest tokens."""
 FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more are forwarded"
 COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
 """The paths at which an API only counts the tokens of a request."""
@@ -115,26 +116,31 @@ class RequestLogReader:
         self._failed += not request.refused and request.has_failed
         self._estimated += request.estimated
         self._cached += request.cache_read_tokens
-        for tool in request.server_tools:
-            _count(self._tools, tool)
+        for tool in request.server_tools:  # only the rules can name those that were not refused
+            has_room = not request.refused or tool in self._tools or len(self._tools) < MAX_MODELS
+            name = tool if has_room else OTHERS
+            self._tools[name] = self._tools.get(name, 0) + 1
         tokens = request.prompt_tokens + request.completion_tokens
-        if request.asked or tokens:
-            asked = request.asked or UNNAMED
-            name = asked if asked in self._models or len(self._models) < MAX_MODELS else OTHERS
-            so_far = self._models.get(name, ModelUse(cost_usd=0.0))
-            self._models[name] = ModelUse(
-                requests=so_far.requests + 1,
-                prompt_tokens=so_far.prompt_tokens + request.prompt_tokens,
-                completion_tokens=so_far.completion_tokens + request.completion_tokens,
-                cost_usd=sum_known([so_far.cost_usd, request.cost_usd if tokens else 0.0]),
+        if tokens or (request.asked and not request.has_failed):
+            cost = request.cost_usd if tokens else 0.0
+            use = ModelUse(
+                requests=1,
+                prompt_tokens=request.prompt_tokens,
+                completion_tokens=request.completion_tokens,
+                cost_usd=cost,
             )
-            if request.answered and not request.answered.startswith(request.asked):
-                self._answered.setdefault(name, request.answered)
+            is_other = request.answered and not request.answered.startswith(request.asked)
+            self._count(request.asked or UNNAMED, use, request.answered if is_other else "")
 
-
-def _count(counts: dict[str, int], name: str) -> None:
-    name = name if name in counts or len(counts) < MAX_MODELS else OTHERS
-    counts[name] = counts.get(name, 0) + 1
+    def _count(self, name: str, use: ModelUse, answered: str) -> None:
+        """Adds the use of a model. An agent can ask for any number of models, but not give each of them many tokens."""
+        self._models[name] = self._models.get(name, ModelUse(cost_usd=0.0)).plus(use)
+        if answered:
+            self._answered.setdefault(name, answered)
+        named = [each for each in self._models if each not in (name, OTHERS)]
+        if name != OTHERS and len(named) >= MAX_MODELS:
+            least = min(named, key=lambda each: self._models[each].tokens)
+            self._count(OTHERS, self._models.pop(least), self._answered.pop(least, ""))
 
 
 def limit_reached(use: LlmUse, max_tokens: int | None, max_cost_usd: float | None) -> str:

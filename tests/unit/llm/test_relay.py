@@ -537,6 +537,25 @@ def test_the_record_is_limited_whatever_the_agent_asks_for(tmp_path: Path) -> No
     assert use.models[OTHERS].requests == 80
 
 
+def test_many_names_hide_no_model_that_was_used(tmp_path: Path) -> None:
+    def line(asked: str, tokens: int, **more: Any) -> str:
+        said = {"status": 200, "prompt_tokens": tokens, "cost_usd": tokens / 8, **more}
+        return Request(t=0, path="/v1/messages", asked=asked, **said).model_dump_json() + "\n"
+
+    lines = [line(f"unknown-{n}", 0, status=404) for n in range(50)]
+    lines += [line(f"refused-{n}", 0, status=403, refused="no", server_tools=[f"tool-{n}"]) for n in range(50)]
+    lines += [line("driver", 900), line("teacher", 40, answered="another"), line("driver", 100)]
+    lines += [line(f"cheap-{n}", n % 3, answered=f"dear-{n}", server_tools=["web_search"]) for n in range(60)]
+    path = tmp_path / "llm.jsonl"
+    path.write_text("".join(lines))
+    use = RequestLogReader(path).read()
+    assert (len(use.models), use.tokens, use.cost_usd) == (21, 1100, 1100 / 8)
+    assert (use.models["driver"].requests, use.models["teacher"].tokens) == (2, 40)
+    assert not any(name.startswith(("unknown", "refused")) for name in use.models)
+    assert (len(use.answered), use.answered["teacher"]) == (20, "another")
+    assert (use.server_tools["web_search"], use.server_tools[OTHERS], len(use.server_tools)) == (60, 30, 22)
+
+
 def test_a_run_without_a_relay_has_no_record(run: RunDir) -> None:
     assert failed_requests(run) is None
     assert read_llm_use(run) is None

@@ -10,6 +10,7 @@ import pytest
 
 from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.files import write_model
+from a2rl.llm.relay.request_log import Request, read_llm_use, request_log_path
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import (
@@ -206,6 +207,18 @@ def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:
     (finding,) = teachers(RunEvidence(finished.run, finished.settings))
     assert (finding.kind, finding.level) == ("other-llm", "note")
     assert ("requests to teacher", 2) in [(place.what, place.value) for place in finding.evidence]
+
+
+def test_an_llm_that_did_not_answer_is_not_noted(finished: Finished) -> None:
+    executed, log = finished.run.need("execute", ExecuteRecord), request_log_path(finished.run)
+    lines = [Request(t=0, path="/v1/messages", asked=f"nope-{n}", status=404) for n in range(20)]
+    lines += [Request(t=0, path="/v1/messages", asked="title", status=403, refused="its price is unknown")]
+    taught = Request(t=0, path="/v1/messages", asked="teacher", status=200, prompt_tokens=9)
+    for more, noted in (([], []), ([taught], ["requests to teacher"])):
+        log.write_text("".join(line.model_dump_json() + "\n" for line in lines + more))
+        finished.run.write("execute", executed.model_copy(update={"seen": read_llm_use(finished.run)}))
+        findings = list(teachers(RunEvidence(finished.run, finished.settings)))
+        assert [place.what for finding in findings for place in finding.evidence] == noted
 
 
 def test_a_run_that_its_api_or_this_machine_cut_short_is_flagged(finished: Finished) -> None:
