@@ -69,6 +69,8 @@ TIMEOUT = httpx.Timeout(30.0, read=1800.0, write=120.0)
 """Timeouts for the provider. They are long because a reasoning model may send nothing for a long time."""
 BYTES_PER_TOKEN, BYTES_PER_STREAMED_TOKEN = 4, 16
 """Used to estimate the tokens of answers that do not report them."""
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+"""The errors of requests that have not reached the provider."""
 NOTHING_ASKED = ParsedRequest("", ())
 
 
@@ -92,7 +94,7 @@ class Exchange:
     status: int = 0
     refused: str = ""
     sent: int = 0
-    """The number of bytes in the request, if it asks for an answer of the LLM."""
+    """The number of bytes that the provider was sent, if they ask for an answer of the LLM."""
     reader: AnswerReader | None = None
     is_whole: bool = False
     """Whether all of the answer has arrived that the provider sent."""
@@ -107,7 +109,8 @@ class Exchange:
         """Returns the line for the log."""
         used, estimated = self._used()
         answered = self.reader.model if self.reader else ""
-        broken = self.reader is not None and self.status < 400 and not self.is_complete
+        is_begun = self.reader is not None or self.sent > 0
+        broken = is_begun and self.status < 400 and not self.is_complete
         tier = {**self.tier, **(self.reader.tier if self.reader else {})}
         return {
             "path": self.path[:MAX_PATH], "asked": self.asked.model,
@@ -120,8 +123,10 @@ class Exchange:
 
     def _used(self) -> tuple[TokenUse, bool]:
         """Returns the tokens that were used, and whether they were estimated."""
-        if self.reader is None or self.status >= 400 or not self.sent:
+        if not self.sent or (self.reader is not None and self.status >= 400):
             return TokenUse(), False
+        if self.reader is None:  # it was under way when the relay ended, or had no answer: it may cost all the same
+            return TokenUse(prompt_tokens=self.sent // BYTES_PER_TOKEN), True
         seen = self.reader.used or TokenUse()
         if self.reader.used is not None and self.is_complete:
             return seen, False
@@ -284,7 +289,6 @@ class Relay:
             raise RequestRejectedError(
                 400, "background answers cannot be counted: send the request without `background`"
             )
-        exchange.sent = 0 if COUNTING.fullmatch(path) else len(content)
         return content
 
     def _with_key(self, text: str) -> str:
@@ -295,9 +299,12 @@ class Relay:
     async def _pass_on(self, request: httpx.Request, send: Send, exchange: Exchange) -> None:
         """Passes on the answer as it arrives. Even if the agent has ended, it is read to its end, so that all its
         tokens are counted: the provider charges for them."""
+        exchange.sent = 0 if COUNTING.fullmatch(exchange.path) else len(request.content)
         try:
             response = await self._http.send(request, stream=True)
         except httpx.HTTPError as error:
+            if isinstance(error, UNSENT):
+                exchange.sent = 0
             raise RequestRejectedError(502, f"the provider cannot be reached: {type(error).__name__}") from error
         exchange.status = response.status_code
         exchange.reader = reader = AnswerReader("event-stream" in response.headers.get("content-type", ""))

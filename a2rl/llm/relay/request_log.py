@@ -49,7 +49,7 @@ class Request(FrozenModel):
     estimated: bool = False
     """Whether the tokens were estimated from the length, because the answer did not report them or was aborted."""
     broken: bool = False
-    """Whether the answer began well, but broke off or ended in an error."""
+    """Whether the answer began well, but broke off or ended in an error, or had not begun when the relay ended."""
     server_tools: tuple[str, ...] = ()
     seconds: float = 0.0
 

@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -264,6 +266,32 @@ def test_an_agent_that_hangs_up_early_is_charged_all_the_same(relay: RelayProces
         wait_for(lambda: provider.asked, 30)
     use = seen(run, 1)
     assert (use.tokens, use.estimated) == (750, 0)
+
+
+def test_what_is_under_way_at_the_end_is_counted(settings: Settings, provider: Any, run: RunDir) -> None:
+    """Without streaming, there is nothing to read before the answer is complete."""
+    is_over = threading.Event()
+    provider.answer = lambda handler, body: is_over.wait(60)
+    with ThreadPoolExecutor() as clients:
+        with RelayProcess(run, settings, provider.url, {}, {}) as relay:
+            for path in ("/v1/chat/completions", "/v1/messages/count_tokens"):
+                clients.submit(post, relay, path, messages=["y" * 8000])
+            wait_for(lambda: len(provider.asked) == 2, 30)
+        is_over.set()
+    use = seen(run, 2)
+    assert (use.failed, use.estimated, use.completion_tokens) == (1, 1, 0)
+    assert use.models["a-model"].prompt_tokens == use.tokens >= 2000
+
+
+def hang_up(provider: Provider, body: dict[str, Any]) -> None:
+    provider.close_connection = True
+
+
+def test_a_request_without_an_answer_is_counted_if_it_was_sent(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    provider.answer = hang_up
+    assert post(relay, messages=["y" * 8000]).status_code == 502
+    use = seen(run, 1)
+    assert (use.failed + use.refused, use.estimated, use.tokens >= 2000) == (1, 1, True)
 
 
 def test_a_quota_of_tokens_holds_for_what_was_seen(settings: Settings, provider: Any, new_run: Any) -> None:
@@ -525,6 +553,7 @@ def test_it_has_the_key_in_no_environment(relay: RelayProcess) -> None:
 def test_a_provider_that_is_down_is_a_bad_gateway(settings: Settings, run: RunDir) -> None:
     with RelayProcess(run, settings, "http://127.0.0.1:9", {}, {}) as relay:
         assert post(relay, "/v1/messages").status_code == 502
+    assert (seen(run, 1).tokens, seen(run, 1).estimated) == (0, 0)
 
 
 def test_the_record_is_limited_whatever_the_agent_asks_for(tmp_path: Path) -> None:
