@@ -56,7 +56,7 @@ HEADERS = re.compile(
 """The other headers that are passed on."""
 QUERY = re.compile("key|alt|beta|api-version|client_version|limit|after_id|before_id|pageSize|pageToken")
 MAX_BODY = 32 << 20
-MAX_PATH = 200
+MAX_PATH, MAX_QUERY = 200, 4096
 MAX_CONCURRENT = 4
 """The number of concurrent requests; others wait. The quota may be exceeded by the tokens that these requests use."""
 MAX_WAITING = 64
@@ -163,13 +163,9 @@ class Relay:
         try:
             await self._relay(scope, receive, send, exchange)
         except RequestRejectedError as rejection:
-            if exchange.reader is None:  # else the answer has already begun; it ends here
-                exchange.status, exchange.refused = rejection.status, str(rejection)
-                problem = {"type": "a2rl", "code": rejection.status, "message": str(rejection)}
-                await _answer(send, rejection.status, {"type": "error", "error": problem})
+            await _refuse(send, exchange, rejection)
         except Exception as error:
-            if exchange.reader is None:
-                exchange.status, exchange.refused = 500, f"the relay failed: {type(error).__name__}"
+            await _refuse(send, exchange, RequestRejectedError(500, f"the relay failed: {type(error).__name__}"))
             raise
         finally:
             self._write_down(exchange)
@@ -248,14 +244,14 @@ class Relay:
         ]
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             raise RequestRejectedError(415, "compressed requests are not supported")
-        query = [
-            (name, self._with_key(value) if name == "key" else value)
-            for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
-            if QUERY.fullmatch(name)
-        ]
-        url = httpx.URL(self._origin, path=path, query=urlencode(query).encode() or None)
+        asked = parse_qsl(scope["query_string"].decode("latin-1"))
+        passed = [(name, value) for name, value in asked if QUERY.fullmatch(name)]
+        query = urlencode([(name, self._with_key(value) if name == "key" else value) for name, value in passed])
+        if len(query) > MAX_QUERY:  # httpx makes no URL of what is much longer
+            raise RequestRejectedError(414, f"its query is longer than {MAX_QUERY:,} characters")
+        url = httpx.URL(self._origin, path=path, query=query.encode() or None)
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
-        given = [value for name, value in (*sent, *parse_qsl(scope["query_string"].decode("latin-1"))) if name in KEYS]
+        given = [value for name, value in (*sent, *asked) if name in KEYS]
         if self._keys and not any(stand_in in value for value in given for stand_in in self._keys):
             raise RequestRejectedError(401, "it does not have the key that the agent was given")
         return self._http.build_request(
@@ -373,8 +369,14 @@ async def _body(receive: Receive) -> bytes:
     return bytes(body)
 
 
-async def _answer(send: Send, status: int, value: dict[str, Any]) -> None:
-    body = json.dumps(value).encode()
+async def _refuse(send: Send, exchange: Exchange, rejection: RequestRejectedError) -> None:
+    """Answers a request that is not forwarded. If its answer has already begun, that ends here."""
+    if exchange.reader is not None:
+        return
+    status = exchange.status = rejection.status
+    exchange.refused = str(rejection)
+    problem = {"type": "a2rl", "code": status, "message": str(rejection)}
+    body = json.dumps({"type": "error", "error": problem}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 429:
         headers.append((b"x-should-retry", b"false"))

@@ -207,8 +207,9 @@ def _sources(part: object) -> Iterator[str]:
 
 def _other_kinds(file: object) -> Iterator[str]:
     """Yields the kind of a file that is not read as text is."""
-    for name in KINDS if isinstance(file, dict) else ():
-        if (kind := file.get(name)) is not None and not READ.match(str(kind)):
+    for name in KINDS:
+        kind = file.get(name) if isinstance(file, dict) else None
+        if kind is not None and not READ.match(str(kind)):
             yield str(kind)
 
 

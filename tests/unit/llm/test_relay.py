@@ -427,6 +427,23 @@ def test_a_malformed_request_reaches_nobody_and_stops_nobody(relay: RelayProcess
     assert len(provider.asked) <= 2
 
 
+def test_no_request_fills_the_log_of_the_relay(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    url = f"http://127.0.0.1:{relay.port}/api/v1/models"
+    for query in ("alt=" + "!" * 30_000, "key=" + (STAND_IN + "!!!") * 200):
+        answer = httpx.get(f"{url}?{query}", headers={"api-key": STAND_IN}, timeout=60, trust_env=False)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (414, "a2rl")
+    assert httpx.get(f"{url}?other=" + "!" * 30_000, headers={"api-key": STAND_IN}, timeout=60).status_code == 200
+    for _ in range(5):  # a body that goes on wrongly after the answer
+        with socket.create_connection(("127.0.0.1", relay.port), timeout=30) as client:
+            client.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n")
+            assert b" 403 " in client.recv(100)
+            client.sendall(b"zz\r\n\r\n")
+            with suppress(OSError):
+                while client.recv(1000):
+                    pass
+    assert (run.logs / "relay.log").read_text().count("Traceback") <= 1
+
+
 def test_a_body_that_is_not_understood_is_not_passed_on(relay: RelayProcess, provider: Any) -> None:
     url = f"http://127.0.0.1:{relay.port}/api/v1/responses"
     for body in (b"[]", b"{", b'{"a": NaN}', b"[" * 100_000, b'{"background": true}'):
@@ -459,8 +476,11 @@ def test_a_failure_of_the_relay_is_recorded_as_one(provider: Any, settings: Sett
     """Here the key has a character that no header can have."""
     keys = {"THE_KEY": "sk-abc\u2026def"}
     with RelayProcess(run, settings, provider.url + "/api/v1", keys, {"THE_KEY": STAND_IN}) as broken:
-        assert post(broken).status_code == 500
-        assert seen(run, 1).refused == 1
+        answers = [post(broken) for _ in range(3)]
+        assert seen(run, 3).refused == 3
+    assert [each.status_code for each in answers] == [500] * 3
+    assert answers[2].json()["error"]["message"] == "the relay failed: UnicodeEncodeError"
+    assert (run.logs / "relay.log").read_text().count("Traceback") == 1
 
 
 def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, provider: Any, run: RunDir) -> None:
