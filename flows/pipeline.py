@@ -50,8 +50,7 @@ from a2rl.results.suite.tables import runs as table_of_runs
 from a2rl.results.suite.tables import standings
 from a2rl.results.table import table_lines
 from a2rl.run.directory import Record, RunDir
-from a2rl.run.events import RunClosed
-from a2rl.run.failure import forget_failure, mark_refused, record_failure
+from a2rl.run.failure import forget_failure, is_unfinished, mark_refused, record_failure
 from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.owner import create_run, require_made_here
 from a2rl.validity.checks import could_not_check
@@ -179,7 +178,7 @@ def _fail(run: RunDir, settings: Settings, stage: str, error: Exception) -> None
         with suppress(Exception):  # the failed stage may be one of these; only the record is essential
             last(run, settings)
     if record.is_final:
-        if run.ledger.events(RunClosed):
+        if not is_unfinished(run):
             return
         raise RunFailedError(
             f"{stage}: {error}; the result stands, and `a2rl resume {run.id}` finishes the run"

@@ -13,7 +13,8 @@ from a2rl.results.manifest import close_run
 from a2rl.results.report.page import draw_report
 from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import RunClosed
-from a2rl.run.records import ReportRecord
+from a2rl.run.records import GradeRecord, ReportRecord
+from a2rl.validity.record import ValidityRecord
 
 
 def report(run: RunDir, settings: Settings) -> ReportRecord:
@@ -21,9 +22,14 @@ def report(run: RunDir, settings: Settings) -> ReportRecord:
     both.
 
     The first call for a result closes the ledger, with the digests of all files that the run has then.
+
+    Raises:
+        UsageError: The result has not been judged, so the run has not ended; labels and page were made all the same.
     """
     started = time.monotonic()
     _show(run, settings)
+    if (graded := run.read("grade", GradeRecord)) is not None and graded.is_final:
+        run.need("validity", ValidityRecord)
     # The record of a closed run must stay as it is.
     record = run.read("report", ReportRecord) if run.ledger.events(RunClosed) else None
     if record is None:

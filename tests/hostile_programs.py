@@ -9,6 +9,7 @@ from typing import NamedTuple
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.run.directory import RunDir
+from a2rl.validity.record import decide
 from stages.report import report
 from tests.simulated_runs import simulate_run
 
@@ -200,6 +201,7 @@ def show(each: Hostile, settings: Settings, number: int) -> Shown:
     from a2rl.labels.records import labels_of
 
     run = left_by(each, settings, number)
+    decide(run, [], 0.0)
     before, began = run.record_path("grade").read_bytes(), time.monotonic()
     report(run, settings)
     seconds = time.monotonic() - began

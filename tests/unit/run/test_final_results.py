@@ -18,21 +18,22 @@ from a2rl.cli import stored_runs
 from a2rl.core.errors import InfrastructureError, IntegrityError, RunFailedError
 from a2rl.core.processes import Reading
 from a2rl.core.settings import Settings
+from a2rl.grading.pool import GradingError
 from a2rl.labels import records as label_records
 from a2rl.labels.records import labels_of
 from a2rl.labels.run_labels import label_run
 from a2rl.recording.code_history import snapshot_code
-from a2rl.results.manifest import read_manifest
+from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow import tracking
 from a2rl.results.report import page
 from a2rl.results.report.page import write_report
 from a2rl.run.directory import RunDir
-from a2rl.run.events import RunClosed, RunFailed
-from a2rl.run.failure import forget_failure, record_failure
+from a2rl.run.events import RunClosed, RunFailed, RunInterrupted
+from a2rl.run.failure import forget_failure, is_unfinished, record_failure
 from a2rl.run.records import GradeRecord
 from a2rl.validity import checks
 from a2rl.validity.checks import FINDINGS, RunEvidence
-from a2rl.validity.record import read_validity
+from a2rl.validity.record import Finding, read_validity
 from flows import pipeline
 from tests.run_maker import Finished, checkout
 from tests.simulated_runs import simulate_run
@@ -199,6 +200,30 @@ def test_a_result_whose_checks_do_not_finish_is_flagged_with_why(
     assert validity is not None
     assert (validity.word, validity.findings[0].kind) == ("flagged", "not-checked")
     assert "too deep" in finished.run.report.read_text()
+
+
+def test_a_result_that_a_machine_could_not_judge_is_not_closed(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it if an earlier attempt of the run has failed, and was closed with that."""
+
+    def fail(_: RunEvidence) -> list[Finding]:
+        raise GradingError("no GPU answers", 0.0, is_of_machine=True)
+
+    run, earlier = finished.run, RunClosed(verdict="failed", failed_stage="execute", manifest_digest="m")
+    run.ledger.append(earlier)
+    run.ledger.append(RunInterrupted(stage="execute"))
+    with monkeypatch.context() as broken, pytest.raises(RunFailedError, match=f"stands, and `a2rl resume {run.id}`"):
+        broken.setattr(stages.validity, "GRADING", (fail,))
+        go_on(finished)
+    assert run.report.is_file()
+    assert run.ledger.events(RunClosed) == [earlier]
+    assert is_unfinished(run)
+    go_on(finished)
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert changed_files(run, manifest) == []
+    assert not is_unfinished(run)
 
 
 def test_a_check_that_ends_its_process_costs_only_itself(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
