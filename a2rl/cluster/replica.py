@@ -30,7 +30,7 @@ from a2rl.core.event_log import Background
 from a2rl.core.files import file_digest
 from a2rl.core.processes import STOP
 from a2rl.judge.account import Account
-from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.directory import RunDir, aside_log
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import refusal
 from a2rl.run.ledger import Row
@@ -95,7 +95,7 @@ class Replica:
         self._number = 0
         self._lock = threading.Lock()
         self._state_at = self._logs_at = 0.0
-        self._thread = Background("copying to the store", self.look, lambda: TICK_S, pipeline_log(run))
+        self._thread = Background("copying to the store", self.look, lambda: TICK_S, aside_log(run))
         self._mark_valid(self._valid)
 
     def __enter__(self) -> "Replica":

@@ -12,10 +12,9 @@ from typing import Literal
 from a2rl.core.errors import IntegrityError
 from a2rl.core.files import StrictModel, file_digest, read_model, write_model
 from a2rl.recording.code_history import commits
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import ASIDE_LOG, RunDir, last_closing
 from a2rl.run.events import RunClosed
 from a2rl.run.inputs import OF_OTHERS
-from a2rl.run.ledger import events_of
 from a2rl.run.records import GradeRecord
 
 FILE = "manifest.json"
@@ -26,7 +25,7 @@ states of the run that did not count."""
 CHANGING = frozenset({
     FILE, "signatures.jsonl", "published.jsonl", "ledger.jsonl", "owner.lock", "clock.json", "stored.json",
     "summary.json", "logs/mlflow-behind.txt", "logs/anchor-behind.txt", "logs/publishing-behind.txt",
-    ".mirrored-by", OF_OTHERS,
+    f"logs/{ASIDE_LOG}", ".mirrored-by", OF_OTHERS,
 })  # fmt: skip
 """Files that may change after the end. The anchor's are checked by themselves."""
 DATABASES = ("ledger.db", "account.db", "labels-account.db")
@@ -56,13 +55,10 @@ def close_run(run: RunDir) -> None:
 
     Raises:
         InfrastructureError: The disk or git failed.
+        IntegrityError: It was closed again after it had ended for good.
     """
     graded = run.read("grade", GradeRecord)
-    if graded is None:
-        return
-    entries = run.ledger.entries()
-    past = [entry for entry in entries if isinstance(entry.event, RunClosed)]
-    if past and (is_final(past[-1].event) or past[-1] == entries[-1]):  # type: ignore[arg-type]
+    if graded is None or last_closing(run) is not None:
         return
     write_model(run.root / FILE, manifest_of(run))
     closed = RunClosed(
@@ -71,11 +67,6 @@ def close_run(run: RunDir) -> None:
         manifest_digest=file_digest(run.root / FILE),
     )
     run.ledger.append(closed)
-
-
-def is_final(event: RunClosed) -> bool:
-    """Says whether a run cannot be resumed after this."""
-    return event.failed_stage is None
 
 
 def manifest_of(run: RunDir) -> Manifest:
@@ -111,22 +102,6 @@ def _is_listed(path: PurePosixPath) -> bool:
     is_weights = path.parts[0] == "submissions" and name.endswith(WEIGHTS)
     is_lock = name.endswith((".lock", ".tmp", ".progress"))
     return not (is_weights or is_lock or str(path) in CHANGING or name.startswith(DATABASES))
-
-
-def last_closing(run: RunDir) -> RunClosed | None:
-    """Returns the event that closed the run; None if it is not closed, or was resumed since.
-
-    Raises:
-        IntegrityError: It was closed again after it had ended for good.
-    """
-    entries = run.ledger.entries()
-    closings = events_of(entries, RunClosed)
-    if any(is_final(each) for each in closings[:-1]):
-        raise IntegrityError("the run was closed again after it had ended")
-    if not closings:
-        return None
-    is_resumed = entries[-1].event != closings[-1] or not run.record_path("grade").exists()
-    return None if is_resumed and not is_final(closings[-1]) else closings[-1]
 
 
 def read_manifest(run: RunDir) -> Manifest | None:

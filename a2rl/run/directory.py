@@ -20,11 +20,13 @@ from a2rl.core.event_log import EventLog
 from a2rl.core.files import StrictModel, machine_failure, read_model, write_model
 from a2rl.core.settings import ROOT_MARK, Below, Settings
 from a2rl.run.budget import Clock
-from a2rl.run.ledger import Ledger
+from a2rl.run.events import RunClosed
+from a2rl.run.ledger import Ledger, events_of
 from a2rl.run.spec import RunSpec
 from a2rl.task_api.contract import Split
 
-PIPELINE_LOG = "pipeline.jsonl"
+PIPELINE_LOG, ASIDE_LOG = "pipeline.jsonl", "aside.jsonl"
+MAX_LOG_BYTES = 1 << 20
 RESULT = "grade"
 """The stage whose record is the result of the run: a final one is never replaced."""
 
@@ -229,6 +231,31 @@ def new_run_id(task: str, agent: str) -> str:
     return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
 
 
+def last_closing(run: RunDir) -> RunClosed | None:
+    """Returns the event that closed the run; None if it is not closed, or was resumed since.
+
+    Raises:
+        IntegrityError: It was closed again after it had ended for good.
+    """
+    entries = run.ledger.entries()
+    closings = events_of(entries, RunClosed)
+    if any(each.is_final for each in closings[:-1]):
+        raise IntegrityError("the run was closed again after it had ended")
+    if not closings:
+        return None
+    is_resumed = entries[-1].event != closings[-1] or not run.record_path(RESULT).exists()
+    return None if is_resumed and not closings[-1].is_final else closings[-1]
+
+
 def pipeline_log(run: RunDir) -> EventLog:
-    """Returns the log of the pipeline's errors, whether or not they failed the run."""
-    return EventLog(run.logs / PIPELINE_LOG, max_bytes=1 << 20)
+    """Returns the log of the pipeline's errors, whether or not they failed the run; for a run that is closed, another
+    one, because the manifest has the digest of the first."""
+    with suppress(*UNREADABLE):  # a ledger that has failed is an error to be logged, too
+        if last_closing(run) is not None:
+            return aside_log(run)
+    return EventLog(run.logs / PIPELINE_LOG, max_bytes=MAX_LOG_BYTES)
+
+
+def aside_log(run: RunDir) -> EventLog:
+    """Returns the log of errors of what may go on while the run is closed, or begins later."""
+    return EventLog(run.logs / ASIDE_LOG, max_bytes=MAX_LOG_BYTES)

@@ -196,6 +196,11 @@ class RunClosed(Event):
     manifest_digest: str
     """SHA-256 of `manifest.json`, which has the digests of the files."""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the run cannot be resumed after this."""
+        return self.failed_stage is None
+
 
 class DrawRevealed(Event):
     """The secret seed of the eval set. It is written when the agent's work can no longer go on."""

@@ -21,7 +21,7 @@ from a2rl.cluster.replica import Replica
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
-from a2rl.results.manifest import close_run
+from a2rl.results.manifest import changed_files, close_run, manifest_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import failed
@@ -29,7 +29,7 @@ from a2rl.run.names import stored_entries
 from a2rl.run.records import ReportRecord
 from a2rl.run.spec import RunSpec
 from a2rl.validity.record import decide
-from tests.run_maker import spec
+from tests.run_maker import spec, wait_for
 from tests.services import running
 
 Kind = Literal["fails", "loses its answer", "dies before", "dies after"]
@@ -297,6 +297,24 @@ def test_a_run_is_done_only_once_its_end_is_in_the_store(
     with held(run, here.settings, cluster=cluster):
         pass
     assert state() == (True, "failed", True)
+
+
+def test_a_copy_that_fails_touches_no_file_of_the_manifest(
+    places: tuple[Place, Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread goes on after the run was closed."""
+    here, _ = places
+    monkeypatch.setattr(replica, "TICK_S", 0.01)
+    made = begin(here, "gsm8k-noop-4")
+    run = RunDir(here.settings.runs / made.run_id)
+    machine = Machine(here.settings, here.store, here.connect(), Fault("fails", "commit"))
+    with held(run, here.settings, cluster=machine.cluster):
+        manifest = manifest_of(run)
+        append(run, "report")
+        wait_for(lambda: machine._fault is None)
+    note_of(run).unlink()
+    assert changed_files(run, manifest) == []
+    assert "the connection broke" in (run.logs / "aside.jsonl").read_text()
 
 
 NOTES = ("x", "y", "z")

@@ -16,6 +16,7 @@ import stages.report
 import stages.validity
 from a2rl.cli import stored_runs
 from a2rl.core.errors import InfrastructureError, IntegrityError, RunFailedError
+from a2rl.core.event_log import log_failure
 from a2rl.core.processes import Reading
 from a2rl.core.settings import Settings
 from a2rl.grading.pool import GradingError
@@ -27,7 +28,7 @@ from a2rl.results.manifest import changed_files, read_manifest
 from a2rl.results.mlflow import tracking
 from a2rl.results.report import page
 from a2rl.results.report.page import write_report
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.events import RunClosed, RunFailed, RunInterrupted
 from a2rl.run.failure import forget_failure, is_unfinished, record_failure
 from a2rl.run.records import GradeRecord
@@ -213,9 +214,10 @@ def test_a_result_that_a_machine_could_not_judge_is_not_closed(
     run, earlier = finished.run, RunClosed(verdict="failed", failed_stage="execute", manifest_digest="m")
     run.ledger.append(earlier)
     run.ledger.append(RunInterrupted(stage="execute"))
-    with monkeypatch.context() as broken, pytest.raises(RunFailedError, match=f"stands, and `a2rl resume {run.id}`"):
+    with monkeypatch.context() as broken:
         broken.setattr(stages.validity, "GRADING", (fail,))
-        go_on(finished)
+        with pytest.raises(RunFailedError, match=f"the result stands, and `a2rl resume {run.id}`"):
+            go_on(finished)
     assert run.report.is_file()
     assert run.ledger.events(RunClosed) == [earlier]
     assert is_unfinished(run)
@@ -255,3 +257,20 @@ def test_a_page_that_cannot_be_drawn_is_named_and_the_run_closed(
     assert f"a2rl report {finished.run.id}" in capsys.readouterr().out
     with pytest.raises(InfrastructureError, match="longer than 30 s"):
         stored_runs._report_on_run(finished.run.id)
+
+
+def test_what_fails_after_the_end_changes_no_listed_file(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, settings = finished
+    run.logs.mkdir(exist_ok=True)
+    log_failure(pipeline_log(run), "the relay", InfrastructureError("while it went on"))
+    go_on(finished)
+    for module in (label_records, page):
+        monkeypatch.setattr(module, "read_apart", lambda *_: Reading(b"", "it took too long"))
+    label_records.write_labels(run, settings)
+    stages.report.report(run, settings)
+    record_failure(run, "report", InfrastructureError("Prefect has gone"))
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert "logs/pipeline.jsonl" in manifest.files
+    assert changed_files(run, manifest) == []
+    assert (run.logs / "aside.jsonl").read_text().count("it took too long") == 3
