@@ -13,6 +13,7 @@ from pathlib import Path
 from a2rl.anchor.params import AnchorParams
 from a2rl.anchor.signatures import (
     LATE_S,
+    SKEW_S,
     Head,
     HeadSignature,
     SigningKey,
@@ -108,17 +109,22 @@ class Signer:
         self.key_id = self._key.id
         self.history = SignedHistory.beside(key)
 
-    def sign(self, run_id: str, rows: Sequence[Row]) -> HeadSignature:
+    def sign(self, run_id: str, rows: Sequence[Row], last: float = 0.0) -> HeadSignature:
         """Signs the head after these entries, which follow those that were signed before; none repeats a signature.
 
         The head is remembered before the signature exists.
+
+        Args:
+            last: The time of the signature before, which this one repeats if the clock was set back a little since:
+                readers refuse an older one.
 
         Raises:
             IntegrityError: They do not follow.
             InfrastructureError: The history cannot be used.
         """
-        head = self.history.extend(run_id, rows)
-        return HeadSignature.make(run_id, head, round(time.time(), 3), self._key)
+        head, now = self.history.extend(run_id, rows), round(time.time(), 3)
+        at = last if now < last <= now + SKEW_S else now
+        return HeadSignature.make(run_id, head, at, self._key)
 
 
 def check_keys(params: AnchorParams, root: Path) -> str:
@@ -175,5 +181,5 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
             known = signer.history.known(run.id, rows)
             if not signed and time.time() - rows[0].at > LATE_S:
                 return None
-            add_signature(run.root, signer.sign(run.id, rows[known.seq :]))
+            add_signature(run.root, signer.sign(run.id, rows[known.seq :], signed[-1].time if signed else 0.0))
         return head

@@ -2,8 +2,9 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from a2rl.anchor.signatures import (
     FILE,
     LATE_S,
+    SKEW_S,
     Head,
     HeadSignature,
     SigningKey,
@@ -144,6 +146,19 @@ def test_no_entry_can_be_older_than_an_earlier_signature(run: RunDir, tmp_path: 
         add_signature(run.root, HeadSignature.make(run.id, head, row.at + late_s, key))
     with pytest.raises(IntegrityError, match="before entry 1 was signed"):
         check_signatures(run, {key.id})
+
+
+@pytest.mark.parametrize(("back_s", "is_sound"), [(5.0, True), (SKEW_S + 5.0, False)])
+def test_a_clock_that_is_set_back_a_little_breaks_nothing(
+    run: RunDir, signer: Signer, monkeypatch: pytest.MonkeyPatch, back_s: float, is_sound: bool
+) -> None:
+    sign_heads(run, signer)
+    now = time.time() - back_s
+    monkeypatch.setattr(time, "time", lambda: now)
+    run.ledger.append(RunInterrupted(stage="execute"))
+    sign_heads(run, signer)
+    with nullcontext() if is_sound else pytest.raises(IntegrityError, match="entry 4 is older than that of entry 3"):
+        check_signatures(run, {signer.key_id})
 
 
 def test_old_entries_that_nobody_signed_are_found(run: RunDir, signer: Signer) -> None:
