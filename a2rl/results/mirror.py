@@ -66,10 +66,14 @@ class Mirror:
             self._state.notify_all()
 
     def leave(self, run: RunDir) -> None:
-        """Mirrors the last state of a run soon, and follows it no more; returns at once."""
+        """Mirrors the last state of a run soon, and follows it no more; returns at once.
+
+        The run has the note until that is done: this process may end first.
+        """
         with self._state:
             self._followed.pop(run.id, None)
             self._changed[run.id] = run
+            self._mark(run, "the last state is still to come")
             self._state.notify_all()
 
     def catch_up(self, runs: Iterable[RunDir]) -> None:
@@ -95,8 +99,9 @@ class Mirror:
     def _work(self) -> None:
         while (run := self._next()) is not None:
             problem = self._try(run)
-            self._mark(run, problem)
             with self._state:
+                if problem or run.id not in self._changed:  # it may have been left meanwhile
+                    self._mark(run, problem)
                 self._current = None
                 self._failures = self._failures + 1 if problem else 0
                 if problem and not self._is_closing:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
@@ -100,10 +101,31 @@ def test_when_it_comes_back_the_mirror_catches_up_by_itself(run: RunDir, server:
     server.is_down = True
     mirror = Mirror(server.sync, pause_s=(0.05,))
     mirror.leave(run)
-    wait_for(lambda: MLFLOW_NOTE.read(run))
+    wait_for(lambda: "refused" in MLFLOW_NOTE.read(run))
     server.is_down = False
     wait_for(lambda: not MLFLOW_NOTE.read(run))
     mirror.close()
+
+
+def test_a_run_that_was_left_has_the_note_until_it_is_mirrored(run: RunDir) -> None:
+    """The process may be stopped or killed before. What was under way then does not count."""
+    begun, may_end = list[RunDir](), SimpleQueue[None]()
+
+    def sync(each: RunDir) -> None:
+        begun.append(each)
+        may_end.get(timeout=60)
+
+    mirror = Mirror(sync)
+    mirror.follow(run)
+    wait_for(lambda: len(begun) == 1)
+    mirror.leave(run)
+    assert "still to come" in MLFLOW_NOTE.read(run)
+    may_end.put(None)
+    wait_for(lambda: len(begun) == 2)
+    assert "still to come" in MLFLOW_NOTE.read(run)
+    may_end.put(None)
+    mirror.close()
+    assert MLFLOW_NOTE.read(run) == ""
 
 
 def test_one_that_answers_slowly_is_waited_for(run: RunDir, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
