@@ -16,18 +16,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from a2rl.cli.console import err
+from a2rl.cli.console import err, say_aside
 from a2rl.cli.progress import GradingProgress
 from a2rl.cli.results import sandbox_warning
 from a2rl.cli.watching import Watcher, table_below
-from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
-from a2rl.core.event_log import PeriodicThread
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError, first_line
+from a2rl.core.event_log import PeriodicThread, log_failure
 from a2rl.core.printable import printable
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_proxies
 from a2rl.run.budget import format_duration
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import RunDir, pipeline_log
 from a2rl.run.disk import format_bytes
 from a2rl.run.events import (
     AgentEnded,
@@ -158,6 +158,7 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
 
     Raises:
         A2rlError: The flow has failed, or the user's proxy is none that Prefect could use.
+        InfrastructureError: Prefect failed before all runs had ended.
         InterruptedByUserError: The user stopped it.
     """
     require_proxies(settings.environ)
@@ -178,11 +179,29 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
             watcher = Watcher(settings.runs, lambda run: run.id in ids)
             with Follower(runs, err), table_below(watcher.look, err):
                 a2rl(run_ids=ids, **parameters)
-    except (KeyboardInterrupt, InterruptedByUserError) as error:
-        left = [run.id for run in runs if is_unfinished(run)] or ids
-        raise InterruptedByUserError(
-            f"stopped; nothing is lost. Continue with: a2rl resume {' '.join(left)}"
-        ) from error
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - Prefect raises many types
+        _raise_unless_ended(runs, error)
+
+
+def _raise_unless_ended(runs: Sequence[RunDir], error: BaseException) -> None:
+    """Raises what ended a flow, unless it is an error of Prefect's after the end of all runs, which changes nothing.
+
+    Prefect's own error may have come while it handled ours, or a Ctrl-C, which then says more.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt | A2rlError):
+        cause = cause.__context__
+    left = [run for run in runs if is_unfinished(run)]
+    resume = f"a2rl resume {' '.join(run.id for run in left or runs)}"
+    if isinstance(cause, KeyboardInterrupt | InterruptedByUserError):
+        raise InterruptedByUserError(f"stopped; nothing is lost. Continue with: {resume}") from error
+    if cause is not None:
+        raise cause
+    for run in left:
+        log_failure(pipeline_log(run), "Prefect", error)
+    if left:
+        raise InfrastructureError(f"Prefect failed: {first_line(error)}. Continue with: {resume}") from error
+    say_aside(f"Prefect could not be told that all runs have ended: {first_line(error)}", style="yellow")
 
 
 def end_once() -> None:

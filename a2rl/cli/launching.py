@@ -26,6 +26,8 @@ from a2rl.run.owner import trust as trust_run
 from a2rl.run.spec import RunSpec
 
 PREFECT_TIMEOUT_S = 10.0
+NEEDS_PASSWORD = (401, 403)
+"""What a proxy in front of a Prefect server may answer to a request without credentials."""
 
 
 def _submissions(run: RunDir) -> list[tuple[str, float | None]]:
@@ -213,18 +215,22 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
 
 
 def _require_prefect(settings: Settings) -> None:
-    """Requires that the user's own Prefect server answers, whatever it says."""
+    """Requires that the user's own Prefect server answers. Whether it accepts their password, its client finds out."""
     if not (url := settings.environ.get("PREFECT_API_URL")):
         return
     import httpx  # takes a tenth of a second
 
     try:
-        httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S)
+        answer = httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S, follow_redirects=True)
+        if answer.status_code in NEEDS_PASSWORD or (answer.status_code, answer.text.strip()) == (200, "true"):
+            return
+        problem = f"status {answer.status_code}, but not as Prefect does; the URL usually ends with /api"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(
-            f"PREFECT_API_URL is {url}, where no Prefect server answers ({error}): start it, or unset the variable, "
-            "and a2rl starts one of its own"
-        ) from error
+        problem = str(error)
+    raise UsageError(
+        f"PREFECT_API_URL is {url}, where no Prefect server answers ({problem}): start it, or unset the variable, and "
+        "a2rl starts one of its own"
+    )
 
 
 def _warn(specs: Sequence[RunSpec], settings: Settings, concurrency: int) -> None:

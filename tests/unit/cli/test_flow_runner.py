@@ -1,17 +1,21 @@
-"""Tests how a command runs a flow: its embedded Prefect server, and how it is stopped."""
+"""Tests how a command runs a flow: its Prefect server, what becomes of the runs without it, and how it is stopped."""
 
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import psutil
 import pytest
 
-from a2rl.cli.flow_runner import STOPPING, embedded_server, end_once
-from a2rl.core.errors import InfrastructureError
+from a2rl.cli import flow_runner
+from a2rl.cli.flow_runner import STOPPING, embedded_server, end_once, run_flow
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.settings import Settings
+from a2rl.run.directory import RunDir
+from a2rl.run.events import RunClosed
+from flows import pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +64,63 @@ def test_a_full_disk_is_said_at_once(settings: Settings, monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 30, 1 << 30, 4096))
     with pytest.raises(InfrastructureError, match=r"0\.0 MB left.*free some disk space"), embedded_server(settings):
         pass
+
+
+def ended(run: RunDir) -> RunDir:
+    run.record_path("validity").touch()
+    run.ledger.append(RunClosed(verdict="improved", failed_stage=None, manifest_digest="m"))
+    return run
+
+
+def fails_while_it_handles(error: BaseException | None) -> Callable[..., None]:
+    """Returns a flow whose server is lost when it has ended, or while Prefect handles this error."""
+
+    def flow(**_: object) -> None:
+        try:
+            if error is not None:
+                raise error
+        finally:
+            raise httpx.ConnectError("the server has gone\nfor ever")
+
+    return flow
+
+
+@pytest.fixture
+def users_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(flow_runner, "end_once", lambda: None)
+    return Settings(settings.root, {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
+
+
+def test_a_server_that_is_lost_at_the_end_costs_one_line(
+    run: RunDir, users_own: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "a2rl", fails_while_it_handles(None))
+    run_flow([ended(run)], users_own)
+    [_, line] = capsys.readouterr().err.splitlines()
+    assert line == "Prefect could not be told that all runs have ended: the server has gone"
+
+
+def test_a_server_that_is_lost_before_the_end_is_named(
+    new_run: Callable[..., RunDir], users_own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "a2rl", fails_while_it_handles(None))
+    runs = [ended(new_run(run_id="gsm8k-noop-1")), new_run(run_id="gsm8k-noop-2")]
+    with pytest.raises(InfrastructureError, match=r"has gone\. Continue with: a2rl resume gsm8k-noop-2$"):
+        run_flow(runs, users_own)
+    assert "Traceback" in (runs[1].logs / "pipeline.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RunFailedError("execute: no GPU"), RunFailedError("execute: no GPU")),
+        (KeyboardInterrupt(), InterruptedByUserError("stopped; nothing is lost. Continue with: a2rl resume {}")),
+    ],
+)
+def test_a_server_that_is_lost_hides_no_other_end(
+    run: RunDir, users_own: Settings, monkeypatch: pytest.MonkeyPatch, error: BaseException, told: A2rlError
+) -> None:
+    monkeypatch.setattr(pipeline, "a2rl", fails_while_it_handles(error))
+    with pytest.raises(type(told)) as raised:
+        run_flow([run], users_own)
+    assert str(raised.value) == str(told).format(run.id)

@@ -3,7 +3,10 @@
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 
 from a2rl.cli import flow_runner, launching
 from a2rl.cli.commands import app
+from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
@@ -134,6 +138,25 @@ def test_nothing_starts_if_the_users_prefect_does_not_answer(
     assert not list(RunDir.all(settings.runs))
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "is_prefect"),
+    [(200, b"true", True), (401, b"", True), (404, b"true", False), (200, b"<html></html>", False)],
+)
+def test_only_a_prefect_server_is_taken_for_one(settings: Settings, status: int, body: bytes, is_prefect: bool) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        given = Settings(settings.root, {"PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}/api"})
+        with nullcontext() if is_prefect else pytest.raises(UsageError, match=f"no Prefect server .* {status}.*/api"):
+            launching._require_prefect(given)
+
+
 def test_a_launch_that_may_not_fit_on_the_disk_says_so_first(
     settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +166,7 @@ def test_a_launch_that_may_not_fit_on_the_disk_says_so_first(
         monkeypatch.setattr(f"a2rl.{module}.model_size", lambda *_: SimpleNamespace(bytes=10_000_000))
     command = ["bench", "smoke", "--task", "gsm8k", "--agent", "noop", "--model", str(base_model)]
     said = CliRunner().invoke(app, [*command, "--seed", "0", "--seed", "1"])
-    assert "the submissions that these 2 runs keep take up to 0.8 GB" in " ".join(said.output.split())
+    assert "the checkpoints of these 2 runs take up to" in " ".join(said.output.split())
     assert not list(RunDir.all(settings.runs))
 
 
