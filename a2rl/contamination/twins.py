@@ -22,7 +22,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.grades import grade_job, grade_on_all_gpus
 from a2rl.grading.job import GradeResult, selected_ids
 from a2rl.run.directory import RunDir
-from a2rl.task_api.catalog import load_preparer, load_twins
+from a2rl.task_api.catalog import load_grader, load_preparer, load_twins
 from a2rl.task_api.contract import TWINS, CanonicalPreparer, DrawingPreparer
 
 FOLDER = "twins"
@@ -48,8 +48,8 @@ class Twins(NamedTuple):
     hidden: Path
     """A folder like the grader's data."""
     seed: str
-    of: tuple[str, ...] | None
-    """The ids of the items whose twins they are, in order; None if they are another draw."""
+    of: Mapping[str, str] | None
+    """For each of them, by id, the id of the item whose twin it is; None if they are another draw."""
 
 
 def make_twins(task: str, variant: str, hidden: Path, folder: Path) -> Twins | None:
@@ -63,13 +63,14 @@ def make_twins(task: str, variant: str, hidden: Path, folder: Path) -> Twins | N
         shutil.rmtree(folder, ignore_errors=True)
         target.mkdir(parents=True)
         seed = secrets.token_hex(16)
-        of = _write(task, variant, hidden, seed, target)
-        if of == []:
+        items = _write(task, variant, hidden, seed, target)
+        if items == []:
             return None
-        (folder / TWIN_OF).write_text(canonical_json(of), encoding="utf-8")
+        (folder / TWIN_OF).write_text(canonical_json(items), encoding="utf-8")
         seed_file.write_text(seed, encoding="utf-8")
     known = json.loads((folder / TWIN_OF).read_text(encoding="utf-8"))
-    return Twins(target, seed_file.read_text(encoding="utf-8"), None if known is None else tuple(known))
+    of = None if known is None else dict(zip(load_grader(task).item_ids(target), known, strict=True))
+    return Twins(target, seed_file.read_text(encoding="utf-8"), of)
 
 
 def _write(task: str, variant: str, hidden: Path, seed: str, target: Path) -> list[str] | None:
@@ -141,16 +142,16 @@ class Gap(NamedTuple):
         return 100 * self.difference
 
 
-def gap_between(seen: Mapping[str, float], fresh: Mapping[str, float], of: Sequence[str] | None) -> Gap | None:
+def gap_between(seen: Mapping[str, float], fresh: Mapping[str, float], of: Mapping[str, str] | None) -> Gap | None:
     """Compares the values of eval items with those of their twins; None if there is too little of either.
 
     Args:
-        of: The ids of the items whose twins they are, in order; None if they are another draw.
+        of: For each twin, by id, the id of its item; None if they are another draw.
     """
     if of is None:
         enough = min(len(seen), len(fresh)) >= FEWEST
         return unpaired_gap([*seen.values()], [*fresh.values()]) if enough else None
-    pairs = [(seen[of[int(twin)]], value) for twin, value in fresh.items() if of[int(twin)] in seen]
+    pairs = [(seen[of[twin]], value) for twin, value in fresh.items() if of[twin] in seen]
     return paired_gap([old for old, _ in pairs], [new for _, new in pairs]) if len(pairs) >= FEWEST else None
 
 

@@ -10,6 +10,7 @@ from a2rl.contamination.check import LENGTH, length_game, sameness
 from a2rl.contamination.twins import gap_between, make_twins, paired_gap, selection_bonus, unpaired_gap
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.scoring.score import ItemResult
+from a2rl.task_api.catalog import load_grader
 from tasks.gsm8k.twins import twin_of
 from tasks.humaneval import twins as humaneval
 
@@ -117,14 +118,16 @@ def test_what_cannot_be_followed_has_no_twin(question: str, answer: str) -> None
     assert twin_of(question, answer, random.Random(0)) is None
 
 
+FUNCTION = {
+    "task_id": "HumanEval/0", "entry_point": "add",
+    "prompt": 'def add(first: int, second: int) -> int:\n    """Adds first and second."""\n',
+    "canonical_solution": "    return first + second\n",
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+}  # fmt: skip
+
+
 def test_the_twin_of_a_function_has_other_names_and_passes() -> None:
-    row = {
-        "task_id": "HumanEval/0", "entry_point": "add",
-        "prompt": 'def add(first: int, second: int) -> int:\n    """Adds first and second."""\n',
-        "canonical_solution": "    return first + second\n",
-        "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
-    }  # fmt: skip
-    twin = humaneval.twin_of(row, random.Random(0))
+    twin = humaneval.twin_of(FUNCTION, random.Random(0))
     assert twin is not None
     assert twin["entry_point"] != "add"
     assert "first" not in twin["canonical_solution"]
@@ -141,14 +144,37 @@ def test_twins_of_published_items_are_paired_with_them(tmp_path: Path) -> None:
     twins = make_twins("gsm8k", "full", hidden, tmp_path / "twins")
     assert twins is not None
     assert twins.of is not None
-    assert set(twins.of) <= {str(place) for place in range(0, 30, 2)}
+    assert set(twins.of.values()) <= {str(place) for place in range(0, 30, 2)}
     assert len(read_jsonl(twins.hidden / "eval.jsonl")) == len(twins.of)
     assert make_twins("gsm8k", "full", hidden, tmp_path / "twins") == twins
 
 
+@pytest.mark.parametrize(
+    ("task", "rows"),
+    [
+        ("humaneval", [{**FUNCTION, "task_id": f"HumanEval/{n}"} for n in range(30)]),
+        ("gsm8k", [{"question": QUESTION, "answer": ANSWER}] * 30),
+    ],
+)
+def test_twins_are_compared_by_the_ids_of_their_task(task: str, rows: list[dict[str, str]], tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    write_jsonl(hidden / "eval.jsonl", rows)
+    write_jsonl(hidden / "shots.jsonl", [])
+    twins = make_twins(task, "full", hidden, tmp_path / "twins")
+    assert twins is not None
+    grader = load_grader(task)
+    seen, fresh = (
+        dict.fromkeys(grader.item_ids(folder), value) for folder, value in ((hidden, 1.0), (twins.hidden, 0.5))
+    )
+    gap = gap_between(seen, fresh, twins.of)
+    assert gap is not None
+    assert gap.points == 50
+
+
 def test_the_gap_of_paired_twins_uses_only_items_that_have_one() -> None:
     seen = {str(n): 1.0 for n in range(60)}
-    gap = gap_between(seen, {str(n): 0.0 for n in range(30)}, [str(2 * n) for n in range(30)])
+    gap = gap_between(seen, {str(n): 0.0 for n in range(30)}, {str(n): str(2 * n) for n in range(30)})
     assert gap is not None
     assert (gap.points, gap.seen) == (100.0, 30)
     assert gap_between(seen, {str(n): 0.0 for n in range(5)}, None) is None

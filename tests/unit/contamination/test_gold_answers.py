@@ -231,8 +231,8 @@ def test_items_that_two_draws_share_are_on_neither_side(tmp_path: Path) -> None:
 def test_published_items_are_compared_with_their_own_twins() -> None:
     seen = {str(n): 1.0 + n / 100 for n in range(60)}
     fresh = {str(n): 0.9 + n / 50 for n in range(30)}  # the twin n is that of item 2n
-    gap = gap_between(seen, fresh, [str(2 * n) for n in range(30)])
+    gap = gap_between(seen, fresh, {str(n): str(2 * n) for n in range(30)})
     assert gap is not None
     assert gap.difference == pytest.approx(0.1)
     assert gap.p < 0.001
-    assert gap_between(seen, {"0": 1.0}, ["0"]) is None
+    assert gap_between(seen, {"0": 1.0}, {"0": "0"}) is None
