@@ -9,7 +9,7 @@ result that is an improvement, and at the same twins.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,9 @@ from a2rl.contamination.gold_answers import MOST, Asked, asked_items, measure
 from a2rl.contamination.sources import given_texts, item_texts, read_and_gone, written_by_agent
 from a2rl.contamination.text_search import Place, Searched, TextSearch
 from a2rl.contamination.twins import (
+    FEWEST,
     FOLDER,
     Gap,
-    Shared,
     Twins,
     gap_between,
     grade_twins,
@@ -186,9 +186,10 @@ class Compared(NamedTuple):
     checkpoint: Path
     hidden: Path
     twins: Twins
-    shared: Shared
     seen: dict[str, ItemResult]
-    """The results on the eval items, by id."""
+    """The results on the eval items that are compared, by id."""
+    fresh: list[str]
+    """The ids of the twins that are compared."""
 
 
 def twins_gap(evidence: RunEvidence) -> Iterator[Finding]:
@@ -202,11 +203,8 @@ def twins_gap(evidence: RunEvidence) -> Iterator[Finding]:
     if not isinstance(found, Compared):
         yield from (_not_checked(f"{what}, because {why}.") for why in found)
         return
-    graded = grade_twins(
-        evidence.run, evidence.settings, found.checkpoint, found.twins, len(found.seen), found.digest[:16]
-    )
-    seen = _values([item for each, item in found.seen.items() if each not in found.shared.seen])
-    fresh = _values([item for item in graded.items if item.id not in found.shared.fresh])
+    graded = grade_twins(evidence.run, evidence.settings, found.checkpoint, found.twins, found.fresh, found.digest[:16])
+    seen, fresh = _values(found.seen.values()), _values(graded.items)
     if (gap := gap_between(seen, fresh, found.twins.of)) is None:
         yield _not_checked("Too few fresh items could be graded to compare with.")
         return
@@ -266,8 +264,13 @@ def _compared(evidence: RunEvidence) -> Compared | tuple[str, ...]:
     twins = make_twins(run.spec.task, run.spec.variant, hidden, run.root / FOLDER)
     if twins is None:
         return ("the task can make none",)
-    shared = shared_items(run.spec.task, hidden, twins)
-    return Compared(digest, run.checkpoint(digest), hidden, twins, shared, _results_of(evidence, digest))
+    results, shared = _results_of(evidence, digest), shared_items(run.spec.task, hidden, twins)
+    fresh = [each for each in twins_graded(run, twins, results) if each not in shared.fresh]
+    kept = results.keys() - shared.seen if twins.of is None else {twins.of[each] for each in fresh}
+    seen = {each: item for each, item in results.items() if each in kept}
+    if min(len(seen), len(fresh)) < FEWEST:
+        return (f"there are only {len(seen)} eval items and {len(fresh)} fresh ones to compare",)
+    return Compared(digest, run.checkpoint(digest), hidden, twins, seen, fresh)
 
 
 def _no_room(evidence: RunEvidence, device: str) -> str:
@@ -279,10 +282,9 @@ def _no_room(evidence: RunEvidence, device: str) -> str:
 
 def _asked(evidence: RunEvidence, found: Compared) -> tuple[list[Asked], list[Asked]]:
     """Returns the eval items and the twins as a model is asked them, at most MOST of each."""
-    run, root = evidence.run, evidence.settings.root
-    fresh = twins_graded(run, found.twins, len(found.seen))
-    ids = [each for each in found.seen if each not in found.shared.seen][:MOST]
-    new = [each for each in fresh if each not in found.shared.fresh][:MOST]
+    run, root, of = evidence.run, evidence.settings.root, found.twins.of
+    new = found.fresh[:MOST]
+    ids = list(found.seen)[:MOST] if of is None else [of[each] for each in new]
     return (
         asked_items(run.spec, found.checkpoint, found.hidden, ids, root),
         asked_items(run.spec, found.checkpoint, found.twins.hidden, new, root),
@@ -295,7 +297,7 @@ def _results_of(evidence: RunEvidence, digest: str) -> dict[str, ItemResult]:
     return {item.id: item for item in items or ()}
 
 
-def _values(items: Sequence[ItemResult]) -> dict[str, float]:
+def _values(items: Iterable[ItemResult]) -> dict[str, float]:
     """Returns the values of the items that could be judged, by id."""
     return {item.id: item.value for item in items if item.verdict != "errored"}
 

@@ -9,7 +9,7 @@ import json
 import math
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,26 +95,28 @@ def shared_items(task: str, hidden: Path, twins: Twins) -> Shared:
     return Shared(*(frozenset(each for each, text in texts.items() if text in both) for texts in (eval_set, drawn)))
 
 
-def twins_graded(run: RunDir, twins: Twins, items: int) -> list[str]:
-    """Returns the ids of the twins that are looked at: no more than there are eval items."""
-    limit = _limit(run.spec.task, twins, items)
+def twins_graded(run: RunDir, twins: Twins, seen: Collection[str]) -> list[str]:
+    """Returns the ids of the twins that are looked at: those of the items that were graded, or of another draw as many.
+
+    Args:
+        seen: The ids of the items that were graded.
+    """
+    if twins.of is not None:
+        return [twin for twin, item in twins.of.items() if item in seen]
+    limit = min(len(seen), len(load_grader(run.spec.task).item_ids(twins.hidden)))
     return selected_ids(run.spec.task, twins.hidden, "all", run.spec.split_seed, limit)
 
 
-def _limit(task: str, twins: Twins, items: int) -> int | None:
-    return items if items < len(selected_ids(task, twins.hidden, "all", 0)) else None
-
-
-def grade_twins(run: RunDir, settings: Settings, model: Path, twins: Twins, items: int, name: str) -> GradeResult:
-    """Grades a model on at most `items` twins. An existing grade is reused.
+def grade_twins(
+    run: RunDir, settings: Settings, model: Path, twins: Twins, ids: Sequence[str], name: str
+) -> GradeResult:
+    """Grades a model on some twins. An existing grade is reused.
 
     Raises:
         InfrastructureError: They could not be graded on this machine.
     """
     result = run.grades / f"{name}-twins.json"
-    job = grade_job(run, model, "all", result).model_copy(
-        update={"hidden": twins.hidden, "limit": _limit(run.spec.task, twins, items)}
-    )
+    job = grade_job(run, model, "all", result).model_copy(update={"hidden": twins.hidden, "ids": tuple(ids)})
     return grade_on_all_gpus(job, run, settings)
 
 

@@ -52,6 +52,8 @@ class GradeJob(StrictModel):
     split_seed: int
     limit: int | None = None
     """The number of items in the sample of the eval set that is graded, or halved; None: the whole eval set."""
+    ids: tuple[str, ...] | None = None
+    """The items that are graded, instead of a split of such a sample."""
     part: Part = Part()
     """The part of these items that is graded."""
     backend: Backend = "transformers"
@@ -171,6 +173,8 @@ def ids_of_job(job: GradeJob) -> list[str]:
     Raises:
         UsageError: As `selected_ids`.
     """
+    if job.ids is not None:
+        return list(job.ids)
     return selected_ids(job.task, job.hidden, job.split, job.split_seed, job.limit)
 
 

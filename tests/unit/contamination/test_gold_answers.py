@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from a2rl.contamination.check import log_probability_gap
+from a2rl.contamination.check import log_probability_gap, twins_gap
 from a2rl.contamination.gold_answers import Asked, GoldResult, asked_items, measure
 from a2rl.contamination.twins import Twins, gap_between, shared_items
 from a2rl.core.files import read_jsonl, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
 from a2rl.grading.pool import GraderPool
 from a2rl.grading.service import GradingService
 from a2rl.run.directory import RunDir
@@ -24,7 +25,18 @@ from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding
 from stages.grade import grade
 from tasks.gsm8k.prepare import draw
-from tests.run_maker import FakePool, end_agent, finished_run, grade_private, make_run, spec, submit_checkpoint
+from tests.run_maker import (
+    FakePool,
+    Finished,
+    end_agent,
+    finished_run,
+    grade_private,
+    grade_result,
+    item_results,
+    make_run,
+    spec,
+    submit_checkpoint,
+)
 from tests.small_model import CHAT_TEMPLATE, build_base_model, edit_json
 
 ITEMS, STEPS, BATCH = 80, 100, 10
@@ -99,8 +111,6 @@ def judged(run: RunDir, settings: Settings, trained: Path) -> list[Finding]:
 
 
 def private_ids(run: RunDir) -> list[str]:
-    from a2rl.grading.job import ids_of_run
-
     return ids_of_run(run.spec, hidden_of(run), "private")
 
 
@@ -201,6 +211,54 @@ def test_a_task_without_fresh_items_is_not_checked_and_says_so(tmp_path: Path) -
     [found] = log_probability_gap(RunEvidence(finished.run, finished.settings))
     assert (found.kind, found.level) == ("not-checked", "note")
     assert "the task can make none" in found.text
+
+
+def paired_twins(folder: Path, count: int) -> Twins:
+    """Makes twins of every second of so many items, and writes both to the folder."""
+    for name, rows in (("seen", count), ("fresh", count // 2)):
+        (folder / name).mkdir()
+        write_jsonl(folder / name / "eval.jsonl", [{"question": f"{n} + 1?", "answer": str(n)} for n in range(rows)])
+        write_jsonl(folder / name / "shots.jsonl", [])
+    return Twins(folder / "fresh", "seed", {str(n): str(2 * n) for n in range(count // 2)})
+
+
+def compared(finished: Finished, twins: Twins, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Makes both checks with these twins; returns the ids of each grade of twins and of each list of gold answers."""
+    asked: list[list[str]] = []
+
+    def graded(job: GradeJob, *_: object) -> GradeResult:
+        asked.append(ids_of_job(job))
+        return grade_result(item_results(asked[-1], 1), 0.1)
+
+    def no_items(*given: Any) -> list[Asked]:
+        asked.append([*given[3]])
+        return []
+
+    record = finished.run.need("grade", GradeRecord)
+    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
+    monkeypatch.setattr("a2rl.contamination.check.make_twins", lambda *_: twins)
+    monkeypatch.setattr("a2rl.contamination.check.asked_items", no_items)
+    monkeypatch.setattr("a2rl.contamination.twins.grade_on_all_gpus", graded)
+    found = [each for look in (twins_gap, log_probability_gap) for each in look(RunEvidence(*finished))]
+    assert len(found) == 2
+    return asked
+
+
+def test_of_published_items_only_the_graded_have_a_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is the score on one half of the items, or of a sample of them."""
+    finished = finished_run(tmp_path / "checkout", variant="full", items=120)
+    twins = paired_twins(tmp_path, 120)
+    graded, seen, fresh = compared(finished, twins, monkeypatch)
+    assert twins.of is not None
+    private = private_ids(finished.run)
+    assert seen == [each for each in private if int(each) % 2 == 0]
+    assert [twins.of[each] for each in graded] == seen
+    assert fresh == graded
+
+
+def test_nothing_is_graded_for_too_few_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = finished_run(tmp_path / "checkout", variant="full", items=60)
+    assert compared(finished, paired_twins(tmp_path, 60), monkeypatch) == []
 
 
 def test_episodes_have_no_single_gold_answers(settings: Settings, base: Path, tmp_path: Path) -> None:
