@@ -1,7 +1,7 @@
 """Removes secrets by their value from whatever is kept of a run: logs, code, transcripts, ledger, report.
 
     scrubber = Scrubber({"OPENAI_API_KEY": "sk-..."})
-    scrubber.text("my key is sk-...")           # my key is [secret OPENAI_API_KEY]
+    scrubber.text("my key is sk-...")           # my key is [secret OPENAI_API_KEY 0123abcd]
     stream = scrubber.stream()                   # for data that arrives in pieces: feed(block), close()
 
 Each value is also found in its plain encodings: escaped for URLs, JSON, HTML or Python, in hexadecimal, in base64 and
@@ -17,6 +17,7 @@ module.
 """
 
 import base64
+import hashlib
 import html
 import json
 import os
@@ -55,6 +56,21 @@ _SHAPE = re.compile(rb"(?<![A-Za-z0-9_-])(?:" + b"|".join(SHAPES) + rb")")
 _WORD = re.compile(rb"(?<![\w-])[\w-]{1,%d}\Z" % MAX_SHAPE)
 _CUT_CODE = re.compile(rb"u[0-9A-Fa-f]{0,3}\Z")
 _BREAK = b"(?:" + b"|".join(map(re.escape, BREAKS)) + b")?"
+
+
+_MARK = re.compile(rb"\[secret ([^\[\]\n]{1,200}) [0-9a-f]{8}\]")
+MAX_MARK = 220
+
+
+def mark_of(name: str) -> bytes:
+    """Returns what stands in place of a secret. Its checksum tells it from other words in brackets."""
+    return f"[secret {name} {hashlib.sha256(f'a2rl/{name}'.encode()).hexdigest()[:8]}]".encode()
+
+
+def first_mark(data: bytes) -> bytes | None:
+    """Returns the first mark of a removed secret in some bytes."""
+    marks = (found[0] for found in _MARK.finditer(data) if found[0] == mark_of(found[1].decode("utf-8", "replace")))
+    return next(marks, None)
 
 
 class Scrubber:
@@ -98,7 +114,7 @@ class Scrubber:
 
     def _replace(self, found: re.Match[bytes]) -> bytes:
         number = int((found.lastgroup or "s0")[1:])
-        return _rest_of_escape(found.string, found.start()) + f"[secret {self._names[number]}]".encode()
+        return _rest_of_escape(found.string, found.start()) + mark_of(self._names[number])
 
 
 class ScrubbingStream:

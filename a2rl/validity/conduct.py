@@ -3,13 +3,13 @@ whatever was accepted, and a result that was trained at all. And of what its age
 submissions, keys in what it wrote, the LLMs and hosts that it asked for."""
 
 import json
-import re
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 
 from a2rl.core.event_log import EventLog
 from a2rl.core.files import read_jsonl
+from a2rl.core.secrets import MAX_MARK, first_mark
 from a2rl.recording.processes import FULL
 from a2rl.run.events import AgentConfined, AgentEnded, Graded, ProcessesSurvived, SubmissionAccepted
 from a2rl.run.ledger import events_of
@@ -80,14 +80,11 @@ def ungraded(evidence: RunEvidence) -> Iterator[Finding]:
             yield Finding.of("accepted-without-a-grade", "void", text, place)
 
 
-REMOVED = re.compile(rb"\[secret [A-Za-z0-9_]{1,80}\]")
-"""What a2rl writes in place of a key of this machine, in everything that it keeps of a run. Of other text with the form
-of a key, such as an example in a documentation, nobody can say whether it is one."""
 RECORDS = ("llm.jsonl", "proxy.jsonl", "services.jsonl", "processes.jsonl", "output.jsonl", "telemetry.jsonl")
 """The logs that are written while an agent works, each up to a maximum size."""
 MAX_PLACES = 20
 MAX_LINE = 1 << 20
-"""Bytes of a line that are looked at."""
+"""Bytes of a line that are looked at together."""
 SHOWN = 10
 
 
@@ -141,11 +138,12 @@ def _marks(path: Path, root: Path) -> Iterator[Evidence]:
         return
     name = str(path.relative_to(root))
     with path.open("rb") as file:
-        number = 0
-        while line := file.readline(MAX_LINE):
-            number += 1
-            if (mark := REMOVED.search(line)) is not None:
-                yield Evidence(what="a removed key", value=mark[0].decode(), file=name, line=number)
+        number, before = 1, b""
+        while part := file.readline(MAX_LINE):
+            if (mark := first_mark(before + part)) is not None:
+                yield Evidence(what="a removed key", value=mark.decode(), file=name, line=number)
+            is_whole = part.endswith(b"\n")
+            number, before = number + is_whole, b"" if is_whole else part[-MAX_MARK:]
 
 
 def teachers(evidence: RunEvidence) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.event_log import MAX_BYTES
+from a2rl.core.secrets import mark_of
 from a2rl.core.settings import Settings
 from a2rl.core.urls import refuse_credentials
 from a2rl.grading.pool import GraderPool
@@ -110,9 +111,9 @@ def test_a_key_that_an_agent_prints_writes_or_says_is_not_kept(make: Callable[..
     assert record.ended == "crashed"
     write_report(run, settings)
     assert (run.workspace / "code" / f"{KEY}.py").exists()
-    assert (run.logs / "agent.log").read_text().count("[secret LEAKY_KEY]") >= 8
-    assert "[secret LEAKY_KEY]" in (run.logs / "transcript-1.jsonl").read_text()
-    assert "[secret LEAKY_KEY]" in run.trajectory.read_text()
+    assert run.agent_log.read_bytes().count(mark_of("LEAKY_KEY")) >= 8
+    assert mark_of("LEAKY_KEY") in (run.logs / "transcript-1.jsonl").read_bytes()
+    assert mark_of("LEAKY_KEY") in run.trajectory.read_bytes()
     assert traces(run.root, KEY) == []
     assert KEY.lower().encode() not in history(run)
     assert KEY.encode().hex().encode() not in history(run)
@@ -261,7 +262,7 @@ def test_a_worker_knows_the_key_all_the_same(settings: Settings) -> None:
         [sys.executable, "-c", script, f"it is {KEY}"], input=json.dumps(told) + "\n", capture_output=True, text=True,
         env={"A2RL_ROOT": str(settings.root), "PATH": os.environ["PATH"]}, cwd=settings.root, check=True,
     )  # fmt: skip
-    assert done.stdout.splitlines() == [f"{JUDGE_KEY} it is [secret LEAKY_KEY]", "False"]
+    assert done.stdout.splitlines() == [f"{JUDGE_KEY} it is {mark_of('LEAKY_KEY').decode()}", "False"]
 
 
 def test_the_prefect_server_gets_no_key(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from a2rl.core.event_log import MAX_BYTES
 from a2rl.core.files import write_model
+from a2rl.core.secrets import Scrubber, mark_of
 from a2rl.llm.relay.request_log import Request, read_llm_use, request_log_path
 from a2rl.models.checkpoint import weights_digest
 from a2rl.run.directory import RunDir
@@ -112,7 +113,7 @@ def test_a_result_without_code_is_flagged(finished: Finished) -> None:
 
 def test_the_mark_of_a_removed_key_is_flagged_with_its_line(finished: Finished) -> None:
     log = finished.run.logs / "agent.log"
-    log.write_text("one\ntwo\nmy key is [secret ANTHROPIC_API_KEY]\n")
+    log.write_bytes(b"one\ntwo\nmy key is " + mark_of("ANTHROPIC_API_KEY") + b"\n")
     assert found(finished, leaked_keys) == [("leaked-key", "flag")]
     (finding,) = leaked_keys(RunEvidence(finished.run, finished.settings))
     assert (finding.evidence[0].file, finding.evidence[0].line) == ("logs/agent.log", 3)
@@ -120,9 +121,23 @@ def test_the_mark_of_a_removed_key_is_flagged_with_its_line(finished: Finished) 
     assert found(finished, leaked_keys) == []
 
 
+@pytest.mark.parametrize("text", ["redacted", "ingredient", "KEY", "OPENAI_API_KEY 0123abcd"])
+def test_words_like_the_mark_of_a_removed_key_are_none(finished: Finished, text: str) -> None:
+    """The last two are what our documentation shows and showed."""
+    finished.run.agent_log.write_text(f"[secret {text}]\n")
+    assert found(finished, leaked_keys) == []
+
+
+@pytest.mark.parametrize("before", [b"[secret of a cook 00000000] ", b"[secret " * 30, b"x" * (conduct.MAX_LINE - 9)])
+def test_a_mark_is_found_whatever_is_before_it_in_a_line(finished: Finished, before: bytes) -> None:
+    finished.run.agent_log.write_bytes(Scrubber({"the password": "my_only_key"}).data(before + b" my_only_key\n"))
+    [finding] = leaked_keys(RunEvidence(finished.run, finished.settings))
+    assert [place.line for place in finding.evidence] == [1]
+
+
 def test_of_many_marks_only_some_are_looked_at(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent could else fill the memory of the machine with them."""
-    (finished.run.logs / "agent.log").write_text("[secret KEY]\n" * 1000)
+    (finished.run.logs / "agent.log").write_bytes((mark_of("KEY") + b"\n") * 1000)
     made: list[Evidence] = []
 
     def noted(**given: Any) -> Evidence:
