@@ -14,6 +14,7 @@ MinHash would save nothing.
 
 import hashlib
 import math
+import random
 import re
 import time
 from collections import Counter, defaultdict
@@ -214,7 +215,8 @@ FEWEST: Mapping[Way, int] = {"verbatim": 2, "renumbered": 3, "paraphrased": 5}
 LEAST_SHARE: Mapping[Way, float] = {"verbatim": 0.0, "renumbered": 0.005, "paraphrased": 0.01}
 """The same, as a share of the eval set."""
 ABOVE_CHANCE = 3.0
-"""How many times as many items as in the agent's training data have to be found."""
+"""How many times as many items have to be found as one half of the agent's training data shows, if it was only given
+the other half."""
 
 
 class Place(NamedTuple):
@@ -240,15 +242,21 @@ class Searched(NamedTuple):
         return [way for way in WAYS if len(self.found[way]) >= self.needed[way]]
 
 
-def chance_hits(items: Mapping[str, str], known: Sequence[str]) -> dict[Way, int]:
-    """Counts the items that one half of the agent's training data would show, if it were only given the other half.
+NUMBERS = re.compile(r"\d{1,9}")
+NEAR = 9
+COPIES = 3
+"""How many times each text of the training data is written with other numbers."""
 
-    So many items are found in texts of the same kind without any leak.
-    """
-    some = known[:: max(1, len(known) // CALIBRATED_ON)]
-    index = ItemIndex(items, some[::2])
+
+def renumbered(text: str, rng: random.Random) -> str:
+    """Returns a text with other numbers near those that it has, as honest agents make more training data."""
+    return NUMBERS.sub(lambda found: str(abs(int(found[0]) + rng.randint(-NEAR, NEAR))), text)
+
+
+def chance_hits(index: ItemIndex, texts: Iterable[str]) -> dict[Way, int]:
+    """Counts the items that texts show without any leak."""
     found: dict[Way, set[str]] = {way: set() for way in WAYS}
-    for text in some[1::2]:
+    for text in texts:
         for hit in index.search(text):
             found[hit.way].add(hit.item)
     return {way: len(each) for way, each in found.items()}
@@ -264,10 +272,16 @@ class TextSearch:
             items: The text of each item by id.
             known: The texts that the agent was given.
         """
-        self._index, chance = ItemIndex(items, known), chance_hits(items, known)
-        self._given = set(known)
+        self._index, self._given, rng = ItemIndex(items, known), set(known), random.Random(0)
+        some = known[:: max(1, len(known) // CALIBRATED_ON)]
+        other_half = chance_hits(ItemIndex(items, some[::2]), some[1::2])
+        copies = chance_hits(self._index, (renumbered(text, rng) for text in some for _ in range(COPIES)))
         self._needed = {
-            way: max(FEWEST[way], round(LEAST_SHARE[way] * len(items)), round(ABOVE_CHANCE * chance[way]))
+            way: max(
+                FEWEST[way] + copies[way],
+                round(LEAST_SHARE[way] * len(items)),
+                round(ABOVE_CHANCE * other_half[way]),
+            )
             for way in WAYS
         }
 

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -88,6 +89,23 @@ def test_clean_texts_are_not_reported(text_search: TextSearch) -> None:
     found = text_search.run(_pieces(stories(500, seed=5)))
     assert found.suspicious() == []
     assert found.is_complete
+
+
+def counting(count: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [f"Count from {rng.randint(1, 40)} to {rng.randint(41, 80)} with commas." for _ in range(count)]
+
+
+def test_training_data_with_other_numbers_is_not_reported() -> None:
+    """Some of it is equal to items by chance, if these have few numbers and the same words."""
+    given = counting(300, seed=1)
+    search = TextSearch({str(place): text for place, text in enumerate(counting(60, seed=0))}, given)
+    rng = random.Random(2)
+    made = [re.sub(r"\d+", lambda found: str(int(found[0]) + rng.randint(1, 9)), text) for text in given]
+    found = search.run(_pieces(made))
+    assert len(found.found["verbatim"]) >= 3
+    assert found.suspicious() == []
+    assert search.run(_pieces(counting(60, seed=0))).suspicious() == ["verbatim"]
 
 
 def test_a_search_without_time_says_that_it_is_incomplete(text_search: TextSearch) -> None:
