@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from a2rl.contamination.gold_answers import MOST, Asked, asked_items, measure
+from a2rl.contamination.gold_answers import MOST, Asked, BaseModelUnreadError, asked_items, measure
 from a2rl.contamination.sources import given_texts, item_texts, read_and_gone, written_by_agent
 from a2rl.contamination.text_search import Place, Searched, TextSearch
 from a2rl.contamination.twins import (
@@ -36,6 +36,7 @@ from a2rl.linux.gpus import CPU
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import chosen_among
+from a2rl.run.records import BaselineRecord
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.catalog import task_folder
 from a2rl.validity.checks import NOT_CHECKED, RunEvidence
@@ -237,8 +238,13 @@ def log_probability_gap(evidence: RunEvidence) -> Iterator[Finding]:
         return
     models = (found.checkpoint, evidence.base_model)
     kwargs = run.spec.generation.chat_template_kwargs
-    gap = gap_between(*measure(models, seen, fresh, run.root / FOLDER, settings, kwargs, device), found.twins.of)
-    if gap is None:
+    grade_s = run.need("baseline", BaselineRecord).graded_s or 0.0
+    try:
+        gains = measure(models, seen, fresh, run.root / FOLDER, settings, kwargs, device, grade_s)
+    except BaseModelUnreadError as unread:
+        yield _not_checked(f"{what}, because {unread}.")
+        return
+    if (gap := gap_between(*gains, found.twins.of)) is None:
         yield _not_checked(f"{what}, because there are too few.")
         return
     sentence = (

@@ -4,9 +4,9 @@ A model that has learned eval items by heart finds their gold answers likelier, 
 it: every item has a number here, not only a verdict. The base model is asked for the same answers, and what training
 has gained is compared. Nothing is generated, so both models read each text once, which takes less than a grade.
 
-`python -m a2rl.contamination.gold_answers JOB RESULT` is the process that reads them. For each model it writes the
-log-probability of every answer after its prompt, in nats, divided by the answer's characters, so that tokenizers do not
-matter. On a GPU if there is one, else on the CPU.
+`python -m a2rl.contamination.gold_answers JOB RESULT` is the process that reads them, with the base model first. For
+each model it writes the log-probability of every answer after its prompt, in nats, divided by the answer's characters,
+so that tokenizers do not matter. On a GPU if there is one, else on the CPU.
 """
 
 import copy
@@ -16,7 +16,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, UnclearFaultError
 from a2rl.core.files import FrozenModel, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.model_process import ModelSize, run_model_process
@@ -47,16 +47,20 @@ class GoldJob(FrozenModel):
     """What the process does."""
 
     models: tuple[Path, ...]
-    """The base model is the last one. As in grading, it decides the dtype that all are computed in."""
+    """The base model is the first one. As in grading, it decides the dtype that all are computed in."""
     items: tuple[Asked, ...]
     chat_template_kwargs: dict[str, Any]
     """See `a2rl.sampling.SamplingParams`."""
 
 
 class GoldResult(FrozenModel):
-    """The log-probabilities of the answers in nats for each character, by model and item."""
+    """The log-probabilities of the answers in nats for each character, by item of each model that was read."""
 
-    values: tuple[tuple[float, ...], ...]
+    values: tuple[tuple[float, ...], ...] = ()
+
+
+class BaseModelUnreadError(InfrastructureError):
+    """The base model could not be read on this machine, or not in time: nothing that the agent made is to blame."""
 
 
 class Gains(NamedTuple):
@@ -91,28 +95,44 @@ def measure(
     settings: Settings,
     chat_template_kwargs: Mapping[str, Any] = NO_KWARGS,
     device: str = CPU,
+    grade_s: float = 0.0,
 ) -> Gains:
     """Reads the gold answers with both models, in a process of its own. An existing result is used again.
 
     Args:
+        models: The trained model and the base model.
         folder: Where the result and the log are, named after the trained model's folder.
+        grade_s: How long the base model's grade took; to read takes less.
 
     Raises:
-        InfrastructureError: It could not be done on this machine, or not in time.
+        BaseModelUnreadError: The base model could not be read on this machine, or not in time.
+        UnclearFaultError: The base model could, and the trained one could not.
     """
-    job = GoldJob(models=models, items=(*seen, *fresh), chat_template_kwargs=dict(chat_template_kwargs))
-    result = folder / f"{models[0].name}-gold.json"
-    if not result.is_file():
-        given, log = result.with_suffix(".job"), result.with_suffix(".log")
-        write_model(given, job)
-        timeout_s = 2 * ModelSize.of(models[1]).timeout_s
-        failure = run_model_process(PROCESS, [str(given), str(result)], log, timeout_s, settings, device)
-        given.unlink()
-        if failure:
-            raise InfrastructureError(failure)
-    after, before = read_model(result, GoldResult).values
+    trained, base = models
+    job = GoldJob(models=(base, trained), items=(*seen, *fresh), chat_template_kwargs=dict(chat_template_kwargs))
+    result = folder / f"{trained.name}-gold.json"
+    given, log = result.with_suffix(".job"), result.with_suffix(".log")
+    failure, known = "", _known(result)
+    # The trained model has the architecture, tokenizer and rows of the base model. So if that was read in time, it is,
+    # too, with all of the time for itself at the second try; unless the agent made it slow.
+    for patience in (1, 2):
+        if len(known) < len(models):
+            write_model(given, job)
+            timeout_s = patience * 2 * (ModelSize.of(base).timeout_s + grade_s)
+            failure = run_model_process(PROCESS, [str(given), str(result)], log, timeout_s, settings, device)
+            given.unlink()
+            known = _known(result)
+        if not known:
+            raise BaseModelUnreadError(f"the base model could not be read here ({failure})")
+    if len(known) < len(models):
+        raise UnclearFaultError(failure)
+    before, after = known
     gains = [(item.id, new - old) for item, new, old in zip(job.items, after, before, strict=True)]
     return Gains(dict(gains[: len(seen)]), dict(gains[len(seen) :]))
+
+
+def _known(result: Path) -> tuple[tuple[float, ...], ...]:
+    return read_model(result, GoldResult).values if result.is_file() else ()
 
 
 class Row(NamedTuple):
@@ -124,12 +144,13 @@ class Row(NamedTuple):
 
 
 def main() -> None:
-    """Reads the job and writes the result."""
+    """Reads the job, and writes the result after each model that is not in it."""
     die_with_parent()
-    job = read_model(Path(sys.argv[1]), GoldJob)
-    dtype = computing_type("auto", job.models[-1])
-    values = tuple(tuple(_read(model, job, dtype)) for model in job.models)
-    write_model(Path(sys.argv[2]), GoldResult(values=values))
+    job, result = read_model(Path(sys.argv[1]), GoldJob), Path(sys.argv[2])
+    dtype, values = computing_type("auto", job.models[0]), _known(result)
+    for model in job.models[len(values) :]:
+        values = (*values, tuple(_read(model, job, dtype)))
+        write_model(result, GoldResult(values=values))
 
 
 def _read(folder: Path, job: GoldJob, dtype: Dtype | None) -> list[float]:

@@ -12,7 +12,7 @@ from a2rl.grading.answers import KEPT
 from a2rl.grading.devices import devices_of
 from a2rl.grading.job import EngineChoice, GradeJob, GradeResult, ids_of_job
 from a2rl.grading.outputs import Progress, progress_path, read_progress
-from a2rl.grading.pool import GraderPool, GradingError, grade_now, named_devices
+from a2rl.grading.pool import GraderPool, GradingError, grade_now, is_of_machine, named_devices
 from a2rl.grading.run_judge import is_judge_unpaid, judge_allowance_usd, require_known
 from a2rl.grading.throttling import MAX_REASON, bounded
 from a2rl.run.directory import RunDir
@@ -153,7 +153,7 @@ class Grades:
         error, running = done.exception(), self._is_clock_running
         if isinstance(error, InterruptedByUserError):
             raise error  # the service is ending; the next service grades the checkpoint
-        if error is not None and not running and _is_of_machine(error):
+        if error is not None and not running and is_of_machine(error):
             raise error  # that is no verdict on the checkpoint
         if running and error is None and judge_failed(job, done.result()):
             error = GradingError(done.result().score.reason, done.result().score.seconds)
@@ -182,11 +182,6 @@ class Grades:
             GradingFailed(weights_digest=digest, elapsed_s=elapsed_s, reason=reason, seconds=seconds)
         )
         return InfrastructureError(f"grading failed: {reason}; {KEPT}")
-
-
-def _is_of_machine(error: BaseException) -> bool:
-    """Whether the machine certainly was the reason, such as a full disk, a lost GPU or a worker that did not start."""
-    return error.is_of_machine if isinstance(error, GradingError) else isinstance(error, InfrastructureError)
 
 
 def judge_failed(job: GradeJob, result: GradeResult) -> bool:

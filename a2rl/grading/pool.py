@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError
+from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, UnclearFaultError
 from a2rl.core.files import machine_failure, read_model
 from a2rl.core.processes import AWAKE_S, OF_MACHINE, Child, check_stop, kill_descendants
 from a2rl.core.settings import Settings
@@ -60,6 +60,13 @@ class GradingError(InfrastructureError):
         self.is_of_machine = is_of_machine
         """Whether the machine certainly was the reason, so that this says nothing about the checkpoint. Memory may be
         lacking because of the checkpoint, and a run must end all the same."""
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Whether the machine certainly was the reason, such as a full disk, a lost GPU or a worker that did not start."""
+    if isinstance(error, GradingError):
+        return error.is_of_machine
+    return isinstance(error, InfrastructureError) and not isinstance(error, UnclearFaultError)
 
 
 class _Failure(NamedTuple):

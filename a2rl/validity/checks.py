@@ -20,11 +20,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
-from a2rl.core.files import read_model
+from a2rl.core.files import MACHINE_ERRORS, machine_failure, read_model
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
-from a2rl.grading.pool import GradingError
+from a2rl.grading.pool import is_of_machine
 from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
@@ -129,11 +129,11 @@ def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
         return list(check(evidence))
     except InterruptedByUserError:
         raise
-    except GradingError as error:
-        if error.is_of_machine:  # the stage fails, and is repeated
+    except Exception as error:  # a check reads what agents wrote, and no agent may end the pipeline
+        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+            raise machine_failure(f"make the check {check.__name__}", error) from error
+        if is_of_machine(error):  # the stage fails, and is repeated
             raise
-        return [could_not_check(f"the check {check.__name__}", error)]
-    except Exception as error:  # noqa: BLE001 # a check reads what agents wrote, and no agent may end the pipeline
         return [could_not_check(f"the check {check.__name__}", error)]
 
 

@@ -8,20 +8,22 @@ from typing import Any, cast
 
 import pytest
 
+from a2rl.contamination import gold_answers
 from a2rl.contamination.check import log_probability_gap, twins_gap
-from a2rl.contamination.gold_answers import Asked, GoldResult, asked_items, measure
+from a2rl.contamination.gold_answers import Asked, GoldJob, GoldResult, asked_items, measure
 from a2rl.contamination.twins import Twins, gap_between, shared_items
+from a2rl.core.errors import UnclearFaultError
 from a2rl.core.files import read_jsonl, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
-from a2rl.grading.pool import GraderPool
+from a2rl.grading.pool import GraderPool, is_of_machine
 from a2rl.grading.service import GradingService
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord, SetupRecord
 from a2rl.task_api.data import hidden_digest
-from a2rl.validity.checks import RunEvidence
+from a2rl.validity.checks import RunEvidence, run_checks
 from a2rl.validity.record import Finding
 from stages.grade import grade
 from tasks.gsm8k.prepare import draw
@@ -206,11 +208,16 @@ def test_a_model_with_a_chat_template_is_asked_in_a_chat(settings: Settings, bas
 
 def test_a_task_without_fresh_items_is_not_checked_and_says_so(tmp_path: Path) -> None:
     finished = finished_run(tmp_path / "checkout", variant="full")
-    record = finished.run.need("grade", GradeRecord)
-    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
+    improve(finished)
     [found] = log_probability_gap(RunEvidence(finished.run, finished.settings))
     assert (found.kind, found.level) == ("not-checked", "note")
     assert "the task can make none" in found.text
+
+
+def improve(finished: Finished) -> None:
+    """Calls its result an improvement."""
+    record = finished.run.need("grade", GradeRecord)
+    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
 
 
 def paired_twins(folder: Path, count: int) -> Twins:
@@ -234,8 +241,7 @@ def compared(finished: Finished, twins: Twins, monkeypatch: pytest.MonkeyPatch) 
         asked.append([*given[3]])
         return []
 
-    record = finished.run.need("grade", GradeRecord)
-    write_model(finished.run.record_path("grade"), record.model_copy(update={"verdict": "improved"}))
+    improve(finished)
     monkeypatch.setattr("a2rl.contamination.check.make_twins", lambda *_: twins)
     monkeypatch.setattr("a2rl.contamination.check.asked_items", no_items)
     monkeypatch.setattr("a2rl.contamination.twins.grade_on_all_gpus", graded)
@@ -259,6 +265,56 @@ def test_of_published_items_only_the_graded_have_a_twin(tmp_path: Path, monkeypa
 def test_nothing_is_graded_for_too_few_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished = finished_run(tmp_path / "checkout", variant="full", items=60)
     assert compared(finished, paired_twins(tmp_path, 60), monkeypatch) == []
+
+
+class FakeReader:
+    """Reads gold answers in place of the process. It fails at the first models of each try, as it was told."""
+
+    def __init__(self, *read: int) -> None:
+        self._read, self.times = [*read], list[float]()
+
+    def __call__(self, _: str, arguments: list[str], log: Path, timeout_s: float, *__: object) -> str:
+        self.times.append(timeout_s)
+        job, result = read_model(Path(arguments[0]), GoldJob), Path(arguments[1])
+        if count := self._read.pop(0):
+            write_model(result, GoldResult(values=((-1.0,) * len(job.items), (-0.5,) * len(job.items))[:count]))
+        return "" if count == len(job.models) else "it was killed"
+
+
+ASKED = [Asked(id=str(n), prompt="1 + 1?", answer="2") for n in range(60)]
+
+
+@pytest.mark.parametrize("read", [(2,), (1, 2)])
+def test_a_model_that_is_not_read_at_once_is_read_again(
+    settings: Settings, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(gold_answers, "run_model_process", reader := FakeReader(*read))
+    gains = measure((tmp_path / "v1", base), ASKED, [], tmp_path, settings, grade_s=1000.0)
+    assert set(gains.seen.values()) == {0.5}
+    assert len(reader.times) == len(read)
+    assert reader.times[0] > 2000
+
+
+def test_a_model_that_cannot_be_read_is_not_passed_over(
+    settings: Settings, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent may have made it so."""
+    monkeypatch.setattr(gold_answers, "run_model_process", FakeReader(1, 1))
+    with pytest.raises(UnclearFaultError, match="killed") as failed:
+        measure((tmp_path / "v1", base), ASKED, [], tmp_path, settings)
+    assert not is_of_machine(failed.value)
+
+
+def test_a_base_model_that_cannot_be_read_is_no_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = finished_run(tmp_path / "checkout", variant="full", items=120)
+    monkeypatch.setattr(gold_answers, "run_model_process", FakeReader(0))
+    monkeypatch.setattr("a2rl.contamination.check.make_twins", lambda *_: paired_twins(tmp_path, 120))
+    monkeypatch.setattr("a2rl.contamination.check.asked_items", lambda *_: ASKED)
+    improve(finished)
+    (finished.run.root / "twins").mkdir()
+    [found] = run_checks(RunEvidence(*finished), [log_probability_gap])
+    assert (found.kind, found.level) == ("not-checked", "note")
+    assert "the base model could not be read here (it was killed)" in found.text
 
 
 def test_episodes_have_no_single_gold_answers(settings: Settings, base: Path, tmp_path: Path) -> None:

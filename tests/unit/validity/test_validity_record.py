@@ -1,10 +1,11 @@
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import InterruptedByUserError
+from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.files import write_model
 from a2rl.grading.pool import GradingError
 from a2rl.run.events import ValidityDecided
@@ -110,13 +111,21 @@ def test_a_check_that_fails_is_a_flag_and_others_still_run(finished: Finished) -
     assert done[0].evidence[0].value == "made by an agent"
 
 
-def test_a_failure_of_the_machine_is_no_finding(finished: Finished) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        GradingError("No space left on device", 1.0, is_of_machine=True),
+        InfrastructureError("GPU 1 has disappeared"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+)
+def test_a_failure_of_the_machine_is_no_finding(finished: Finished, failure: Exception) -> None:
     """The stage fails and is repeated, instead of flagging the run for good."""
 
     def failing(evidence: RunEvidence) -> list[Finding]:
-        raise GradingError("No space left on device", 1.0, is_of_machine=True)
+        raise failure
 
-    with pytest.raises(GradingError):
+    with pytest.raises(InfrastructureError):
         run_checks(RunEvidence(finished.run, finished.settings), [failing])
 
 
