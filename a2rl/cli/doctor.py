@@ -199,7 +199,7 @@ def _own(layer: Layer, machine: Machine) -> Diagnosis:
     if layer in machine.own:
         return Diagnosis(f"  {layer}", True, True, LAYERS[layer])
     why = machine.why_not.get(layer, "unavailable here")
-    return Diagnosis(f"  {layer}", False, True, why, 'docs/sandbox.md says what follows from that')
+    return Diagnosis(f"  {layer}", False, True, why, "docs/sandbox.md says what follows from that")
 
 
 def _resources(settings: Settings) -> Diagnosis:
