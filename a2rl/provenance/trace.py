@@ -20,8 +20,11 @@ SMALLEST = 1e-12
 FEWEST_MOVED = 8
 TOLERANCE, DEVIATIONS = 0.05, 4
 """How far from 1 the roughness of noise may be, and of small matrices in standard deviations."""
-Matrix = NDArray[np.float32]
+Matrix = NDArray[np.float64]
+"""Checkpoints are in smaller types, so that no square or sum of what they hold is infinite, or zero, here."""
 Places = NDArray[np.intp]
+AT_ONCE = 1024
+"""Rows that are compared with all others at the same time: a matrix of 30,000 columns has a billion pairs of them."""
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -35,13 +38,17 @@ class Columns(NamedTuple):
 
     def apply(self, rows: Matrix) -> Matrix:
         """Returns rows with their columns in the base model's order and scale."""
-        return np.asarray(rows[:, self.order] * self.factors, dtype=np.float32)
+        return np.asarray(rows[:, self.order] * self.factors)
+
+
+def over(values: Matrix, sizes: Matrix) -> Matrix:
+    """Returns the values divided by the sizes, however small these are; 0 where the size is 0."""
+    return np.divide(values, sizes, out=np.zeros_like(values), where=sizes > 0)
 
 
 def unit(rows: Matrix) -> Matrix:
     """Returns rows of length 1; rows of zeros stay zeros."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(lengths, SMALLEST), dtype=np.float32)
+    return over(rows, np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def share_kept(rows: Matrix, base: Matrix) -> float | None:
@@ -49,6 +56,7 @@ def share_kept(rows: Matrix, base: Matrix) -> float | None:
 
     The mean is taken from both first. Training may move all rows of an embedding in one direction, most of all those
     of tokens that do not occur. Then the base row that points most in this direction would be the nearest to many.
+    A row of zeros, to which all are equally near, is not kept.
 
     Args:
         rows: Rows of the checkpoint.
@@ -58,12 +66,12 @@ def share_kept(rows: Matrix, base: Matrix) -> float | None:
         The share; None if fewer than two base rows differ from their mean.
     """
     rows, centred = rows - rows.mean(axis=0), base - base.mean(axis=0)
-    lives = np.linalg.norm(centred, axis=1) > np.maximum(TIE * np.linalg.norm(base, axis=1), SMALLEST)
+    lives = np.linalg.norm(centred, axis=1) > TIE * np.linalg.norm(base, axis=1)
     if lives.sum() < 2:
         return None
     cosines = unit(rows[lives]) @ unit(centred[lives]).T
     own = np.diagonal(cosines)
-    return float((own >= cosines.max(axis=1) - TIE).mean())
+    return float(((own >= cosines.max(axis=1) - TIE) & (own > TIE)).mean())
 
 
 def relative_delta(rows: Matrix, base: Matrix) -> float:
@@ -79,12 +87,15 @@ def scaled_delta(rows: Matrix, base: Matrix) -> float:
 def scaled(rows: Matrix, base: Matrix) -> Matrix:
     """Returns the rows, each with the factor with which it comes nearest to its base row."""
     dots, squares = (rows * base).sum(axis=1), (rows * rows).sum(axis=1)
-    return np.asarray(rows * (dots / np.maximum(squares, SMALLEST))[:, None])
+    return np.asarray(rows * over(dots, squares)[:, None])
 
 
 def nearest(rows: Matrix, base: Matrix) -> Places:
     """Returns the base row that is nearest to each row, whatever its sign."""
-    return np.asarray(np.abs(unit(rows) @ unit(base).T).argmax(axis=1))
+    few, all_of_them = unit(rows).astype(np.float32), unit(base).astype(np.float32).T
+    return np.concatenate(
+        [np.abs(few[start : start + AT_ONCE] @ all_of_them).argmax(axis=1) for start in range(0, len(few), AT_ONCE)]
+    )
 
 
 def fit_columns(rows: Matrix, base: Matrix) -> Columns:
@@ -94,8 +105,7 @@ def fit_columns(rows: Matrix, base: Matrix) -> Columns:
     """
     order = np.asarray(nearest(np.ascontiguousarray(base.T), np.ascontiguousarray(rows.T)))
     there = rows[:, order]
-    factors = (there * base).sum(axis=0) / np.maximum((there * there).sum(axis=0), SMALLEST)
-    return Columns(order, np.asarray(factors, dtype=np.float32))
+    return Columns(order, over((there * base).sum(axis=0), (there * there).sum(axis=0)))
 
 
 class Roughness(NamedTuple):
@@ -124,10 +134,10 @@ def roughness(rows: Matrix, base: Matrix) -> Roughness | None:
         The figure; None if the matrices are equal or too small.
     """
     difference = rows - base
-    moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST]
+    moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST * np.linalg.norm(base)]
     if len(moved) < FEWEST_MOVED or moved.shape[1] < FEWEST_MOVED:
         return None
-    plain = unit(unit(unit(moved).T).T).astype(np.float64)
+    plain = unit(unit(unit(moved).T).T)
     rows_moved, columns = plain.shape
     mean_square = float(((plain @ plain.T) ** 2).sum() / rows_moved)
     of_noise = 1 + (rows_moved - 3) / columns  # simulated: nearer to the mean of noise than its standard deviation
@@ -155,13 +165,13 @@ def stored(tensor: Tensor) -> NDArray[Any]:
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> Matrix:
-    """Returns stored values as float32; numbers that float32 cannot hold and NaN become 0."""
+    """Returns stored values; numbers that float32 cannot hold and NaN become 0."""
     if dtype == "BF16":
-        floats: Matrix = (values.astype(np.uint32) << 16).view(np.float32)
+        floats: NDArray[np.float32] = (values.astype(np.uint32) << 16).view(np.float32)
     else:
         with np.errstate(over="ignore"):
             floats = np.asarray(values, dtype=np.float32)
-    return np.nan_to_num(floats, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+    return np.nan_to_num(floats.astype(np.float64), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def read_rows(tensor: Tensor, rows: Places) -> Matrix:

@@ -167,6 +167,11 @@ def test_rows_that_moved_in_one_direction_are_still_recognised() -> None:
     assert share_kept(base[::-1] + moved, base) == 0.0
 
 
+def test_rows_of_zeros_are_not_kept() -> None:
+    base = np.random.default_rng(0).standard_normal((64, 128))
+    assert share_kept(np.zeros_like(base), base) == 0.0
+
+
 def test_rows_that_are_all_alike_tell_nothing() -> None:
     alike = np.full((64, 128), 0.3, dtype=np.float32)
     assert share_kept(alike + 1, alike) is None
