@@ -76,7 +76,7 @@ def texts(task: str) -> tuple[str, ...]:
 
 
 def _honest(detail: str, made: Callable[[], State], dtype: torch.dtype | None = None) -> Case:
-    # A run that trains hardly at all leaves the base model: that is what it is, and no alarm.
+    # A run that trains hardly at all leaves the base model. It is flagged unless its score is better.
     return Case(HONEST, detail, made, frozenset({Kind.DESCENDANT, Kind.BASE}), dtype)
 
 
@@ -243,7 +243,9 @@ def table(found: Sequence[Outcome]) -> str:
         rows.append(f"| {what} | {len(chosen)} | {cells} | {sum(each.is_right for each in chosen)} |")
     honest = [each for each in found if each.what == HONEST]
     alarms = sum(each.kind in ALARMS for each in honest)
+    same = sum(each.kind == Kind.BASE for each in honest)
     rows.append(f"\nfalse alarms: {alarms} of {len(honest)} honest models; {len(found)} models in all")
+    rows.append(f"honest models that are flagged as `base`, unless their scores are better: {same}")
     return "\n".join(rows)
 
 

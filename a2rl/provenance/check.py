@@ -39,8 +39,9 @@ from a2rl.provenance.trace import (
     undo_columns,
     undo_rows,
 )
-from a2rl.run.events import BaselineKnown
-from a2rl.run.ledger import events_of, grades_among
+from a2rl.run.ledger import grades_among
+from a2rl.scoring.paired import LEVEL, corrected
+from a2rl.scoring.paired import compare as paired
 from a2rl.validity.checks import NOT_CHECKED, RunEvidence
 from a2rl.validity.record import Evidence, Finding, Level
 
@@ -134,7 +135,6 @@ class _Comparison:
             yield undo_both(trace, tensor, base, self._digest, hidden)
 
 
-COPIES = (Kind.BASE, Kind.NEAR_COPY)
 LIMIT_S = 120.0
 """When this time is over, the other submissions are not compared."""
 NEARER = 0.5
@@ -171,7 +171,7 @@ def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[s
         if time.monotonic() > deadline:
             break
         trained = compare(folders[digest], base, digest)
-        if trained.kind in COPIES and not (trained.is_noise and digest in better):
+        if trained.is_copy and not (trained.may_be_trained and digest in better):
             of_base.append(digest)
         elif groups and _is_copy(compare(folders[digest], folders[groups[-1][-1]], digest), trained):
             groups[-1].append(digest)
@@ -183,7 +183,7 @@ def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[s
 
 def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
     """Returns whether a checkpoint is the last one with noise that is small beside what training changed."""
-    return from_last.kind in COPIES and from_last.delta < NEARER * from_base.delta
+    return from_last.is_copy and from_last.delta < NEARER * from_base.delta
 
 
 LIST = Path(__file__).with_name("known_models.yaml")
@@ -240,6 +240,10 @@ TRAINED_ALL_THE_SAME = (
     "noise does not improve a model."
 )
 """Some optimisers, such as Muon and evolution strategies, change weights in all directions alike."""
+TRAINED_A_LITTLE = (
+    "The checkpoint hardly differs from the base model, but is better than it, so it was trained: RL at the usual "
+    "rates changes weights as little."
+)
 TENSORS_SHOWN = 12
 MANY_COPIES = 3
 """From so many copies on, a run is said to have many."""
@@ -258,8 +262,8 @@ def provenance(evidence: RunEvidence) -> Iterator[Finding]:
     known = known_models(evidence.run.spec.model, evidence.settings)
     found = compare(folder, evidence.base_model, digest, known.here)
     kind, says = found.kind, SAYS[found.kind]
-    if found.is_noise and evidence.grade.verdict == "improved":
-        kind, says = Kind.DESCENDANT, TRAINED_ALL_THE_SAME
+    if found.may_be_trained and evidence.grade.verdict == "improved":
+        kind, says = Kind.DESCENDANT, TRAINED_A_LITTLE if kind is Kind.BASE else TRAINED_ALL_THE_SAME
     name = f"provenance-{kind.replace(' ', '-')}"
     text = f"{says} {found.why[:1].upper()}{found.why[1:]}."
     yield Finding.of(name, LEVELS[kind], text, *_seen(found, known, digest))
@@ -309,12 +313,13 @@ def tries(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def _better_than_base(evidence: RunEvidence) -> set[str]:
-    """Returns the digests of submissions that are better than the base model, which noise alone does not achieve."""
-    known = [event.public for event in events_of(evidence.entries, BaselineKnown)]
-    if not known:
-        return set()
-    grades = {digest: grade.result.ci for digest, grade in grades_among(evidence.entries).items()}
-    return {digest for digest, ci in grades.items() if ci and known[-1].ci and ci.low > known[-1].ci.high}
+    """Returns the digests of submissions that are better than the base model on the items whose score the agent is
+    told, by the test that decides the verdict. Noise alone is not better, however often it is tried."""
+    split = evidence.run.spec.public_split
+    graded = {digest: evidence.items(digest, split) for digest in grades_among(evidence.entries)}
+    level = corrected(LEVEL, len(graded))
+    gains = {digest: paired(evidence.baseline_items, items, level) for digest, items in graded.items() if items}
+    return {digest for digest, gain in gains.items() if gain and gain.ci.low > 0}
 
 
 def _folders(evidence: RunEvidence) -> dict[str, Path]:

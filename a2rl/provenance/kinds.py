@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2rl.models.checkpoint import Tensor, tensors_of
-from a2rl.provenance.trace import SMALLEST, Arrangement, Matrix, Sample, Trace, is_readable, read_rows, scaled
+from a2rl.provenance.trace import (
+    SMALLEST,
+    Arrangement,
+    Matrix,
+    Roughness,
+    Sample,
+    Trace,
+    is_readable,
+    read_rows,
+    scaled,
+)
 
 RIDGE = 1e-6
 
@@ -135,9 +145,19 @@ class Provenance(NamedTuple):
     """The number of tensors that could not be compared, such as quantised ones."""
 
     @property
-    def is_noise(self) -> bool:
-        """Whether the checkpoint is a copy by the noise of its difference, not by a mere rearrangement."""
+    def may_be_trained(self) -> bool:
+        """Whether a checkpoint that looks like a copy may be trained, which its score shows: it differs by noise, or
+        hardly at all, but not by a mere rearrangement, and not by nothing."""
+        if self.kind is Kind.BASE:
+            return any(trace.delta > 0 for trace in self.traces)
         return self.kind is Kind.NEAR_COPY and any(trace.scaled_delta >= SAME for trace in self.traces)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is the other model, rearranged or with noise. Training at a low rate changes as little, but not
+        as noise does."""
+        moved = _moved(self.traces)
+        return self.kind is Kind.NEAR_COPY or (self.kind is Kind.BASE and (not moved or _noisy(moved) >= NOISY))
 
 
 def classify(
@@ -151,22 +171,29 @@ def classify(
     """
     matrices = [trace for trace in traces if trace.kept is not None]
     foreign = tuple(trace.name for trace in matrices if (trace.kept or 0.0) < OWN)
-    moved = [trace.roughness for trace in matrices if trace.roughness is not None]
-    rough = median(each.value for each in moved) if moved else None
-    can_be_noise = moved and all(each.value <= TRAINED for each in moved)
-    noisy = sum(each.is_noise for each in moved) / len(moved) if can_be_noise else 0.0
-    kind, why = _kind(traces, matrices, foreign, noisy, relatives, vocabulary)
+    moved = _moved(traces)
+    kind, why = _kind(traces, matrices, foreign, _noisy(moved), relatives, vocabulary)
     return Provenance(
         kind=kind,
         why=why,
         foreign=foreign,
         kept=sum(trace.kept or 0.0 for trace in matrices) / len(matrices) if matrices else None,
         delta=median(trace.delta for trace in matrices or traces) if traces else 0.0,
-        roughness=rough,
+        roughness=median(each.value for each in moved) if moved else None,
         relatives=relatives,
         traces=tuple(traces),
         left_out=left_out,
     )
+
+
+def _moved(traces: Sequence[Trace]) -> list[Roughness]:
+    return [trace.roughness for trace in traces if trace.roughness is not None]
+
+
+def _noisy(moved: Sequence[Roughness]) -> float:
+    """Returns the share of the differences that are noise; 0 if one of them was surely trained."""
+    can_be_noise = moved and all(each.value <= TRAINED for each in moved)
+    return sum(each.is_noise for each in moved) / len(moved) if can_be_noise else 0.0
 
 
 def _kind(

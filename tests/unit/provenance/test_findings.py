@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from a2rl.provenance.check import provenance
+from a2rl.core.files import write_model
+from a2rl.provenance.check import provenance, tries
 from a2rl.run.directory import RunDir
 from a2rl.run.ranking import best_submission
+from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding
-from tests.run_maker import Finished, finished_run
+from tests.run_maker import Finished, finished_run, grade_result, item_results
 from tests.small_model import Weight, random_weights, read_weights, write_safetensors
 
 
@@ -37,6 +39,22 @@ def kinds(found: list[Finding]) -> dict[str, str]:
     return {each.kind: each.level for each in found}
 
 
+def submit_noise(evidence: RunEvidence, folder: Path, size: float, seed: int = 0) -> None:
+    """Makes a submission the base model with noise of this size."""
+    rng, noisy = np.random.default_rng(seed), {}
+    for name, weight in read_weights(evidence.base_model).items():
+        values = np.frombuffer(weight.data, np.float32)
+        noise = size * values.std() * rng.standard_normal(values.shape)
+        noisy[name] = weight._replace(data=(values + noise).astype(np.float32).tobytes())
+    write_safetensors(folder / "model.safetensors", noisy, {"format": "pt"})
+
+
+def decide(evidence: RunEvidence, verdict: str) -> RunEvidence:
+    record = evidence.run.need("grade", GradeRecord)
+    write_model(evidence.run.record_path("grade"), record.model_copy(update={"verdict": verdict}))
+    return RunEvidence(evidence.run, evidence.settings)
+
+
 def changed(weight: Weight, column: float, factor: float) -> Weight:
     """Returns a matrix with one number in its first column, and another factor; a vector as it is."""
     if len(weight.shape) < 2:
@@ -54,3 +72,30 @@ def test_weights_of_any_size_hide_no_foreign_model(evidence: RunEvidence, column
     weights = {name: changed(each, column, factor) for name, each in random_weights(rows, seed=99).items()}
     write_safetensors(folder / "model.safetensors", weights, {"format": "pt"})
     assert kinds(list(provenance(evidence))) == {"provenance-foreign": "void"}
+
+
+def test_a_small_change_is_flagged_unless_it_improved_the_score(evidence: RunEvidence) -> None:
+    submit_noise(evidence, result(evidence), 2e-4)
+    assert kinds(list(provenance(decide(evidence, "inconclusive")))) == {"provenance-base": "flag"}
+    (improved,) = provenance(decide(evidence, "improved"))
+    assert (improved.kind, improved.level) == ("provenance-descendant", "note")
+    assert "hardly differs" in improved.text
+
+
+def test_no_change_is_flagged_whatever_the_score(evidence: RunEvidence) -> None:
+    submit_noise(evidence, result(evidence), 0.0)
+    assert kinds(list(provenance(decide(evidence, "improved")))) == {"provenance-base": "flag"}
+
+
+@pytest.mark.parametrize(("gain", "found"), [(8, {}), (0, {"many-near-copies": "flag"})])
+def test_copies_are_tries_if_the_paired_test_says_better(
+    evidence: RunEvidence, gain: int, found: dict[str, str]
+) -> None:
+    """Of 40 items, 20 and 28 have intervals that overlap, although eight were gained and none was lost."""
+    ids = [f"{place}" for place in range(40)]
+    write_model(evidence.run.baseline_items, grade_result(item_results(ids, 20), 1.0))
+    for place, each in enumerate(evidence.accepted):
+        submit_noise(evidence, evidence.run.checkpoint(each.weights_digest), 0.05, place)
+        items = evidence.run.items(each.weights_digest, "public")
+        write_model(items, grade_result(item_results(ids, 20 + gain), 1.0))
+    assert kinds(list(tries(evidence))) == found

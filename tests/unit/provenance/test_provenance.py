@@ -7,7 +7,7 @@ import torch
 
 from a2rl.models.checkpoint import weights_digest
 from a2rl.provenance import check
-from a2rl.provenance.check import compare, count_tries, known_models
+from a2rl.provenance.check import Tries, compare, count_tries, known_models
 from a2rl.provenance.kinds import Kind, Provenance
 from a2rl.provenance.trace import Arrangement, draw, roughness, share_kept
 from tests import provenance_models as make
@@ -153,7 +153,7 @@ def test_of_few_rows_all_are_looked_at() -> None:
 
 
 def test_equal_base_rows_do_not_count_as_lost() -> None:
-    rows = np.eye(8, 16, dtype=np.float32)
+    rows = np.eye(8, 16)
     rows[3] = rows[2]
     assert share_kept(rows, rows) == 1.0
 
@@ -161,8 +161,8 @@ def test_equal_base_rows_do_not_count_as_lost() -> None:
 def test_rows_that_moved_in_one_direction_are_still_recognised() -> None:
     rng = np.random.default_rng(0)
     in_common = rng.standard_normal((64, 4)) @ rng.standard_normal((4, 128))  # rows of an embedding resemble each other
-    base = (in_common + rng.standard_normal((64, 128))).astype(np.float32)
-    moved = rng.uniform(1, 2, (64, 1)).astype(np.float32) * (base[1] - base[0])
+    base = in_common + rng.standard_normal((64, 128))
+    moved = rng.uniform(1, 2, (64, 1)) * (base[1] - base[0])
     assert (share_kept(base + moved, base) or 0.0) > 0.95
     assert share_kept(base[::-1] + moved, base) == 0.0
 
@@ -173,15 +173,15 @@ def test_rows_of_zeros_are_not_kept() -> None:
 
 
 def test_rows_that_are_all_alike_tell_nothing() -> None:
-    alike = np.full((64, 128), 0.3, dtype=np.float32)
+    alike = np.full((64, 128), 0.3)
     assert share_kept(alike + 1, alike) is None
 
 
 def test_noise_has_a_roughness_of_one_and_a_low_rank_has_more() -> None:
     rng = np.random.default_rng(0)
-    base = rng.standard_normal((64, 256)).astype(np.float32)
-    noise = rng.standard_normal(base.shape).astype(np.float32)
-    low = np.outer(rng.standard_normal(64), rng.standard_normal(256)).astype(np.float32)
+    base = rng.standard_normal((64, 256))
+    noise = rng.standard_normal(base.shape)
+    low = np.outer(rng.standard_normal(64), rng.standard_normal(256))
     white, spiked = roughness(base + 0.1 * noise, base), roughness(base + 0.1 * noise + 0.05 * low, base)
     assert white is not None
     assert spiked is not None
@@ -194,9 +194,9 @@ def test_noise_has_a_roughness_of_one_and_a_low_rank_has_more() -> None:
 def test_a_difference_with_equal_directions_is_no_noise() -> None:
     """The optimizer Muon makes such a difference."""
     rng = np.random.default_rng(0)
-    base = rng.standard_normal((64, 128)).astype(np.float32)
+    base = rng.standard_normal((64, 128))
     left, _, right = np.linalg.svd(rng.standard_normal(base.shape), full_matrices=False)
-    flat = roughness(base + 0.1 * (left @ right).astype(np.float32), base)
+    flat = roughness(base + 0.1 * (left @ right), base)
     assert flat is not None
     assert flat.value < 0.7
     assert not flat.is_noise
@@ -205,8 +205,8 @@ def test_a_difference_with_equal_directions_is_no_noise() -> None:
 @pytest.mark.parametrize("shape", [(8, 8), (16, 32), (64, 64), (64, 896)])
 def test_noise_of_any_size_is_recognised(shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
-    base = rng.standard_normal(shape).astype(np.float32)
-    found = [roughness(base + 0.1 * rng.standard_normal(shape).astype(np.float32), base) for _ in range(200)]
+    base = rng.standard_normal(shape)
+    found = [roughness(base + 0.1 * rng.standard_normal(shape), base) for _ in range(200)]
     assert sum(each is not None and each.is_noise for each in found) >= 195
 
 
@@ -239,6 +239,18 @@ def test_noise_like_checkpoints_that_are_better_are_tries(origin: Origin, base: 
     tries = count_tries(folders, origin.base, better={"0", "1", "2"})
     assert tries.of_base == ("3",)
     assert tries.groups == (("0", "1"), ("2",))
+
+
+def test_training_at_the_low_rates_of_rl_makes_no_copies(origin: Origin, base: State, tmp_path: Path) -> None:
+    trained = [origin.tuned(1e-6, steps, seed=1) for steps in (10, 20, 30)]
+    copies = [make.noisy(base, 1e-4, seed) for seed in range(2)]
+    folders = {
+        f"{place}": origin.save(state, tmp_path / f"{place}", torch.float32)
+        for place, state in enumerate([*trained, *copies])
+    }
+    assert compare(folders["0"], origin.base, "0").kind is Kind.BASE
+    assert count_tries(folders, origin.base) == Tries(("3", "4"), (("0",), ("1",), ("2",)), 0)
+    assert count_tries(folders, origin.base, better={"3"}).of_base == ("4",)
 
 
 def test_the_list_of_known_models_can_be_extended(
