@@ -149,7 +149,7 @@ class Tries(NamedTuple):
     groups: tuple[tuple[str, ...], ...]
     """The digests of the others; those in one group are copies of each other."""
     not_compared: int
-    """The number of submissions for which there was no time."""
+    """The number of submissions for which there was no time, or not enough to compare them with all others."""
 
     @property
     def effective(self) -> int:
@@ -158,7 +158,8 @@ class Tries(NamedTuple):
 
 
 def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[str] = ()) -> Tries:
-    """Groups checkpoints; each is compared with the base model and with the one before it.
+    """Groups checkpoints. Each is compared with the base model and with the one before it; in the time that is left,
+    the groups are compared with each other, because copies may be submitted in turn.
 
     Args:
         folders: The folders of distinct checkpoints by digest, in the order of submission.
@@ -166,24 +167,34 @@ def count_tries(folders: Mapping[str, Path], base: Path, *, better: Collection[s
     """
     deadline = time.monotonic() + LIMIT_S
     of_base: list[str] = []
+    in_turn: list[list[str]] = []
     groups: list[list[str]] = []
+    trained: dict[str, Provenance] = {}
+
+    def has_copy(group: list[str], digest: str) -> bool:
+        """Returns whether a checkpoint is a group's last one with noise that is small beside what training changed."""
+        from_last = compare(folders[digest], folders[group[-1]], digest)
+        return from_last.is_copy and from_last.delta < NEARER * trained[digest].delta
+
     for digest in folders:
         if time.monotonic() > deadline:
             break
-        trained = compare(folders[digest], base, digest)
-        if trained.is_copy and not (trained.may_be_trained and digest in better):
+        found = trained[digest] = compare(folders[digest], base, digest)
+        if found.is_copy and not (found.may_be_trained and digest in better):
             of_base.append(digest)
-        elif groups and _is_copy(compare(folders[digest], folders[groups[-1][-1]], digest), trained):
-            groups[-1].append(digest)
+        elif in_turn and has_copy(in_turn[-1], digest):
+            in_turn[-1].append(digest)
         else:
-            groups.append([digest])
-    compared = len(of_base) + sum(map(len, groups))
-    return Tries(tuple(of_base), tuple(map(tuple, groups)), len(folders) - compared)
-
-
-def _is_copy(from_last: Provenance, from_base: Provenance) -> bool:
-    """Returns whether a checkpoint is the last one with noise that is small beside what training changed."""
-    return from_last.is_copy and from_last.delta < NEARER * from_base.delta
+            in_turn.append([digest])
+    not_compared = len(folders) - len(trained)
+    for later in in_turn:
+        earlier = (group for group in reversed(groups) if time.monotonic() < deadline and has_copy(group, later[0]))
+        if (first := next(earlier, None)) is not None:
+            first += later
+        else:
+            not_compared += len(later) if time.monotonic() > deadline else 0
+            groups.append(later)
+    return Tries(tuple(of_base), tuple(map(tuple, groups)), not_compared)
 
 
 LIST = Path(__file__).with_name("known_models.yaml")
@@ -306,8 +317,8 @@ def tries(evidence: RunEvidence) -> Iterator[Finding]:
             yield Finding.of(NOT_CHECKED, "note", text)
         return
     text = (
-        f"{copies} of the {len(folders) - found.not_compared} submissions that were compared are copies of the base "
-        f"model or of each other with noise; they are {found.effective} different tries."
+        f"{copies} of the {len(folders)} submissions are copies of the base model or of each other with noise; those "
+        f"that were compared are {found.effective} different tries."
     )
     yield Finding.of("many-near-copies", "flag", text, *_groups(found))
 
@@ -336,4 +347,6 @@ def _groups(found: Tries) -> Iterator[Evidence]:
         if len(group) > 1:
             yield Evidence(what="copies of one checkpoint", value=[digest[:16] for digest in group])
     if found.not_compared:
-        yield Evidence(what="submissions that were not compared, for lack of time", value=found.not_compared)
+        yield Evidence(
+            what="submissions that were not compared with all others, for lack of time", value=found.not_compared
+        )

@@ -221,6 +221,14 @@ def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_p
     assert tries.effective == 3
 
 
+def test_copies_that_are_submitted_in_turn_are_one_try(origin: Origin, tmp_path: Path) -> None:
+    pair = [origin.tuned(3e-3, 15, seed=seed) for seed in (3, 4)]
+    states = [make.noisy(trained, 0.001, seed) for seed in range(3) for trained in pair]
+    folders = {f"{place}": origin.save(state, tmp_path / f"{place}") for place, state in enumerate(states)}
+    tries = count_tries(folders, origin.base)
+    assert tries == Tries((), (("0", "2", "4"), ("1", "3", "5")), 0)
+
+
 def test_of_many_submissions_all_are_compared(origin: Origin, base: State, tmp_path: Path) -> None:
     folders: dict[str, Path] = {}
     for place in range(13):
