@@ -220,10 +220,14 @@ def norms_folded(state: Mapping[str, torch.Tensor], seed: int) -> State:
     """Multiplies the columns of what follows a norm and divides the norm, which changes no output."""
     torch.manual_seed(seed)
     found = dict(state)
-    for norm in [name for name in state if "post_attention_layernorm" in name]:
-        factors = torch.rand(len(state[norm])) * 2 + 0.5
+    readers = {
+        "input_layernorm": [f"self_attn.{part}_proj" for part in "qkv"],
+        "post_attention_layernorm": ["mlp.gate_proj", "mlp.up_proj"],
+    }
+    for norm, kind in [(name, kind) for name in state for kind in readers if kind in name]:
+        factors = torch.rand(len(state[norm])) + 0.5
         found[norm] = state[norm] / factors
-        for part in ("gate_proj", "up_proj"):
-            name = norm.replace("post_attention_layernorm", f"mlp.{part}")
+        for reader in readers[kind]:
+            name = norm.replace(kind, reader)
             found[name] = state[name] * factors
     return found

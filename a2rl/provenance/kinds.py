@@ -65,7 +65,8 @@ class Kin:
     def add(self, name: str, found: Sample, base: Tensor) -> None:
         """Adds the drawn rows of one tensor. Each tensor counts by its relative difference, whatever its size.
 
-        Factors of rows do not count: with one in a matrix and its inverse in another, a model computes the same.
+        Factors of rows and columns do not count: with one in a matrix and its inverse in another, or in a norm, a
+        model computes the same.
         """
         size = max(float(np.linalg.norm(found.base)), SMALLEST)
         own, *others = (

@@ -23,6 +23,8 @@ TOLERANCE, DEVIATIONS = 0.05, 4
 Matrix = NDArray[np.float64]
 """Checkpoints are in smaller types, so that no square or sum of what they hold is infinite, or zero, here."""
 Places = NDArray[np.intp]
+ROUNDS = 3
+"""Factors of rows and of columns are fitted in turn, so often."""
 AT_ONCE = 1024
 """Rows that are compared with all others at the same time: a matrix of 30,000 columns has a billion pairs of them."""
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -79,15 +81,24 @@ def relative_delta(rows: Matrix, base: Matrix) -> float:
     return float(np.linalg.norm(rows - base) / max(float(np.linalg.norm(base)), SMALLEST))
 
 
-def scaled_delta(rows: Matrix, base: Matrix) -> float:
-    """Returns the relative delta after each row was scaled so that it comes nearest to its base row."""
-    return relative_delta(scaled(rows, base), base)
-
-
 def scaled(rows: Matrix, base: Matrix) -> Matrix:
-    """Returns the rows, each with the factor with which it comes nearest to its base row."""
-    dots, squares = (rows * base).sum(axis=1), (rows * rows).sum(axis=1)
-    return np.asarray(rows * over(dots, squares)[:, None])
+    """Returns the rows, each with the factor with which it comes nearest to its base row, and each column with one if
+    this brings rows nearer that it was not fitted to: a norm before the matrix may have the inverse."""
+    found, factors = _rows_scaled(rows, base), np.ones(rows.shape[1])
+    for _ in range(ROUNDS):
+        fitted = _rows_scaled(rows[::2] * factors, base[::2])
+        factors = factors * _factors(fitted, base[::2])
+    both = _rows_scaled(rows * factors, base)
+    return min(found, both, key=lambda each: relative_delta(each[1::2], base[1::2]))
+
+
+def _rows_scaled(rows: Matrix, base: Matrix) -> Matrix:
+    return np.asarray(rows * _factors(rows.T, base.T)[:, None])
+
+
+def _factors(rows: Matrix, base: Matrix) -> Matrix:
+    """Returns the factor for each column with which it comes nearest to the base model's."""
+    return over((rows * base).sum(axis=0), (rows * rows).sum(axis=0))
 
 
 def nearest(rows: Matrix, base: Matrix) -> Places:
@@ -105,7 +116,7 @@ def fit_columns(rows: Matrix, base: Matrix) -> Columns:
     """
     order = np.asarray(nearest(np.ascontiguousarray(base.T), np.ascontiguousarray(rows.T)))
     there = rows[:, order]
-    return Columns(order, over((there * base).sum(axis=0), (there * there).sum(axis=0)))
+    return Columns(order, _factors(there, base))
 
 
 class Roughness(NamedTuple):
@@ -241,14 +252,15 @@ def trace_in_place(name: str, found: Sample, base: Tensor) -> Trace:
     """Compares the drawn rows of a tensor with the base rows at the same places."""
     rows, columns = matrix_shape(base)
     is_matrix = rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS
+    near = scaled(found.rows, found.base) if is_matrix else found.rows
     return Trace(
         name=name,
         rows=rows,
         kept=share_kept(found.rows, found.base) if is_matrix else None,
         delta=relative_delta(found.rows, found.base),
-        scaled_delta=scaled_delta(found.rows, found.base) if is_matrix else relative_delta(found.rows, found.base),
+        scaled_delta=relative_delta(near, found.base),
         arrangement=Arrangement.IN_PLACE,
-        roughness=roughness(found.rows, found.base) if is_matrix else None,
+        roughness=roughness(near, found.base) if is_matrix else None,
     )
 
 
@@ -320,7 +332,7 @@ def _by_chance(base: Matrix) -> float:
 def _rearranged(trace: Trace, kept: float, rows: Matrix, base: Matrix, how: Arrangement) -> Trace:
     return trace._replace(
         kept=kept,
-        scaled_delta=scaled_delta(rows, base),
+        scaled_delta=relative_delta(scaled(rows, base), base),
         arrangement=how,
         roughness=roughness(rows, base),
     )

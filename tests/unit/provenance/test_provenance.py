@@ -135,6 +135,23 @@ def test_factors_that_change_nothing_hide_no_known_model(
     assert compare(folder, origin.base, weights_digest(folder), others).kind is Kind.SIBLING
 
 
+def test_folded_norms_hide_no_known_model(origin: Origin, base: State, known: State, tmp_path: Path) -> None:
+    """They change more than a little training did."""
+    near = make.mixed([(0.02, known), (0.98, base)])
+    others = {"instruct": origin.save(near, tmp_path / "known", torch.float32)}
+    folder = origin.save(make.norms_folded(near, 1), tmp_path / "checkpoint", torch.float32)
+    found = compare(folder, origin.base, weights_digest(folder), others)
+    assert found.kind is Kind.SIBLING, found.why
+
+
+def test_folded_norms_hide_no_structured_base_model(origin: Origin, tmp_path: Path) -> None:
+    """Weights that are no white noise themselves, as those of real models, times a factor look trained."""
+    state = origin.adapted(3e-2, 20, seed=1, rank=2)
+    base = origin.save(state, tmp_path / "base")
+    folder = origin.save(make.norms_folded(state, 1), tmp_path / "checkpoint")
+    assert compare(folder, base, weights_digest(folder)).kind is Kind.NEAR_COPY
+
+
 def test_training_of_ones_own_does_not_look_like_a_known_model(origin: Origin, known: State, tmp_path: Path) -> None:
     folder = origin.save(origin.adapted(3e-3, 15, seed=2, rank=4), tmp_path / "checkpoint")
     others = {"instruct": origin.save(known, tmp_path / "known")}
