@@ -188,7 +188,7 @@ def classify(
 
 
 def _moved(traces: Sequence[Trace]) -> list[Roughness]:
-    return [trace.roughness for trace in traces if trace.roughness is not None]
+    return [trace.roughness for trace in traces if trace.kept is not None and trace.roughness is not None]
 
 
 def _noisy(moved: Sequence[Roughness]) -> float:
