@@ -53,12 +53,18 @@ def unit(rows: Matrix) -> Matrix:
     return over(rows, np.linalg.norm(rows, axis=1, keepdims=True))
 
 
+def level(rows: Matrix) -> Matrix:
+    """Returns rows of length 1 whose columns had the same length before."""
+    return unit(unit(unit(rows).T).T)
+
+
 def share_kept(rows: Matrix, base: Matrix) -> float | None:
     """Returns the share of rows whose nearest base row by cosine is the one at their own place.
 
     The mean is taken from both first. Training may move all rows of an embedding in one direction, most of all those
     of tokens that do not occur. Then the base row that points most in this direction would be the nearest to many.
-    A row of zeros, to which all are equally near, is not kept.
+    A row of zeros, to which all are equally near, is not kept. Columns count alike: a few large ones of the base model,
+    which a norm can switch off, must not hide that the others are foreign.
 
     Args:
         rows: Rows of the checkpoint.
@@ -71,7 +77,7 @@ def share_kept(rows: Matrix, base: Matrix) -> float | None:
     lives = np.linalg.norm(centred, axis=1) > TIE * np.linalg.norm(base, axis=1)
     if lives.sum() < 2:
         return None
-    cosines = unit(rows[lives]) @ unit(centred[lives]).T
+    cosines = level(rows[lives]) @ level(centred[lives]).T
     own = np.diagonal(cosines)
     return float(((own >= cosines.max(axis=1) - TIE) & (own > TIE)).mean())
 
@@ -148,7 +154,7 @@ def roughness(rows: Matrix, base: Matrix) -> Roughness | None:
     moved = difference[np.linalg.norm(difference, axis=1) > SMALLEST * np.linalg.norm(base)]
     if len(moved) < FEWEST_MOVED or moved.shape[1] < FEWEST_MOVED:
         return None
-    plain = unit(unit(unit(moved).T).T)
+    plain = level(moved)
     rows_moved, columns = plain.shape
     mean_square = float(((plain @ plain.T) ** 2).sum() / rows_moved)
     of_noise = 1 + (rows_moved - 3) / columns  # simulated: nearer to the mean of noise than its standard deviation

@@ -189,6 +189,14 @@ def test_rows_of_zeros_are_not_kept() -> None:
     assert share_kept(np.zeros_like(base), base) == 0.0
 
 
+@pytest.mark.parametrize("size", [20.0, 1e20])
+def test_a_few_large_columns_make_no_row_a_base_row(size: float) -> None:
+    """A zero in the norm before the matrix switches them off."""
+    base, foreign = np.random.default_rng(0).standard_normal((2, 64, 2048))
+    foreign[:, :20] = size * base[:, :20]
+    assert (share_kept(foreign, base) or 0.0) < 0.2
+
+
 def test_rows_that_are_all_alike_tell_nothing() -> None:
     alike = np.full((64, 128), 0.3)
     assert share_kept(alike + 1, alike) is None
