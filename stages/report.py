@@ -11,7 +11,7 @@ from a2rl.core.settings import Settings
 from a2rl.labels.records import write_labels
 from a2rl.results.manifest import close_run
 from a2rl.results.report.page import draw_report
-from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.directory import RunDir, aside_log
 from a2rl.run.events import RunClosed
 from a2rl.run.records import GradeRecord, ReportRecord
 from a2rl.validity.record import ValidityRecord
@@ -45,4 +45,4 @@ def _show(run: RunDir, settings: Settings) -> None:
         except InterruptedByUserError:
             raise
         except Exception as error:  # noqa: BLE001 - the run ends without it, and `a2rl report` tries again
-            log_failure(pipeline_log(run), show.__name__, error)
+            log_failure(aside_log(run), show.__name__, error)

@@ -7,7 +7,7 @@ from a2rl.core.event_log import log_failure
 from a2rl.core.files import StrictModel
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
-from a2rl.run.directory import Record, RunDir, pipeline_log
+from a2rl.run.directory import Record, RunDir, aside_log
 
 Route = Literal[
     "SFT", "DPO", "GRPO", "PPO", "online RL", "rejection sampling", "merge", "copy", "unknown"
@@ -178,7 +178,7 @@ def _computed(run: RunDir, settings: Settings) -> LabelsRecord:
             raise InfrastructureError(read.problem)
         return LabelsRecord.model_validate_json(read.output)
     except (OSError, ValueError, InfrastructureError) as error:
-        log_failure(pipeline_log(run), "the run could not be labelled", error)
+        log_failure(aside_log(run), "the run could not be labelled", error)
         return LabelsRecord(
             seconds=0, chain=(UNKNOWN,), training_type="unknown", version=VERSION, reason=str(error)[:500]
         )

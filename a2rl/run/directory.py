@@ -248,14 +248,13 @@ def last_closing(run: RunDir) -> RunClosed | None:
 
 
 def pipeline_log(run: RunDir) -> EventLog:
-    """Returns the log of the pipeline's errors, whether or not they failed the run; for a run that is closed, another
-    one, because the manifest has the digest of the first."""
-    with suppress(*UNREADABLE):  # a ledger that has failed is an error to be logged, too
-        if last_closing(run) is not None:
-            return aside_log(run)
+    """Returns the log of the pipeline's errors, whether or not they failed the run."""
     return EventLog(run.logs / PIPELINE_LOG, max_bytes=MAX_LOG_BYTES)
 
 
 def aside_log(run: RunDir) -> EventLog:
-    """Returns the log of errors of what may go on while the run is closed, or begins later."""
+    """Returns the log of errors of what may go on after the run was closed, or begins later.
+
+    The manifest has the digest of the other log.
+    """
     return EventLog(run.logs / ASIDE_LOG, max_bytes=MAX_LOG_BYTES)

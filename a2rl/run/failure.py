@@ -9,9 +9,9 @@ Infrastructure errors are retried first. A run that the user stopped, or whose s
 from contextlib import suppress
 
 from a2rl.core.errors import A2rlError
-from a2rl.core.event_log import log_failure
+from a2rl.core.event_log import EventLog, log_failure
 from a2rl.core.files import write_atomically
-from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir, pipeline_log
+from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir, aside_log, last_closing, pipeline_log
 from a2rl.run.events import ProcessesSurvived, RunClosed, RunFailed
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record
 from a2rl.scoring.score import TaskScore
@@ -33,7 +33,7 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
         InfrastructureError: The record cannot be written either.
         IntegrityError: There is a grade record that cannot be read, so it may be a result.
     """
-    log_failure(pipeline_log(run), stage, error)
+    log_failure(_log_of(run), stage, error)
     if (result := run.read("grade", GradeRecord)) is not None and result.is_final:
         return result
     message = (
@@ -45,6 +45,13 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
     except A2rlError as second:  # the ledger itself may be what has failed
         reason = f"{reason}; {second}"[:MAX_REASON]
     return run.write("grade", failed(run, reason, stage))
+
+
+def _log_of(run: RunDir) -> EventLog:
+    with suppress(*UNREADABLE):  # a ledger that has failed is an error to be logged, too
+        if last_closing(run) is not None:
+            return aside_log(run)
+    return pipeline_log(run)
 
 
 def failed(run: RunDir, reason: str, stage: str | None = None) -> GradeRecord:

@@ -103,7 +103,7 @@ def test_the_pages_that_messages_name_are_in_a_project(wheel: Path) -> None:
         packed = set(archive.namelist())
         modules = [archive.read(name).decode() for name in packed if name.endswith(".py")]
     pages = set(re.findall(r"\bREADME\.md|\bdocs/[\w/-]+\.md", "\n".join(modules))) - {"docs/exec.md"}  # Codex's own
-    assert {"README.md", "docs/cluster.md"} <= pages
+    assert {"docs/sandbox.md", "docs/cluster.md"} <= pages
     assert {f"a2rl/project/{page}" for page in pages} <= packed
 
 

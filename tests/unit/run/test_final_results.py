@@ -252,7 +252,7 @@ def test_a_page_that_cannot_be_drawn_is_named_and_the_run_closed(
     monkeypatch.setattr(page, "read_apart", lambda *_: Reading(b"", "it took longer than 30 s"))
     go_on(finished)
     assert len(finished.run.ledger.events(RunClosed)) == 1
-    assert "it took longer than 30 s" in (finished.run.logs / "pipeline.jsonl").read_text()
+    assert "it took longer than 30 s" in (finished.run.logs / "aside.jsonl").read_text()
     show_run(finished.run, as_json=False)
     assert f"a2rl report {finished.run.id}" in capsys.readouterr().out
     with pytest.raises(InfrastructureError, match="longer than 30 s"):
