@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
-from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, create_model
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from a2rl.config.preset import load_preset
@@ -32,6 +32,12 @@ PLURAL = {"task": "tasks", "agent": "agents", "seed": "seeds"}
 """Settings that are always axes. Their keys in suites, and the flow's parameters, are in the plural."""
 REQUIRED = ("task", "agent")
 """Settings that every suite has to give."""
+
+
+def _no_switch(value: Any) -> Any:
+    if isinstance(value, bool):  # which would count as the number 0 or 1
+        raise ValueError("true and false are no values of it")
+    return value
 
 
 class Setting(NamedTuple):
@@ -66,7 +72,8 @@ class Setting(NamedTuple):
     @property
     def value_type(self) -> Any:
         """The type of one value, with its bounds."""
-        return Annotated[self.field.annotation, Field(), *self.field.metadata]
+        no_switch = () if self.is_switch else (BeforeValidator(_no_switch),)
+        return Annotated[self.field.annotation, Field(), *self.field.metadata, *no_switch]
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -82,10 +89,17 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value} is given more than once")
+    return values
+
+
 def _values_type(setting: Setting) -> Any:
     """The type of one value or a list of values."""
     value: Any = setting.value_type
-    return Annotated[tuple[value, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+    return Annotated[tuple[value, ...], BeforeValidator(_as_tuple), Field(min_length=1), AfterValidator(_distinct)]
 
 
 def _names(setting: Setting) -> list[str]:
@@ -101,7 +115,7 @@ def _axis(setting: Setting) -> Any:
 
 
 _AXES: dict[str, Any] = {each.suite_key: _axis(each) for each in SETTINGS}
-_VALUES: dict[str, Any] = {each.key: (each.value_type | None, None) for each in SETTINGS}
+_VALUES: dict[str, Any] = {each.key: (each.value_type, None) for each in SETTINGS}
 _LISTS: dict[str, Any] = {each.key: (_values_type(each), ()) for each in SETTINGS}
 _Axes: Any = create_model("_Axes", __base__=StrictModel, **_AXES)
 Included: Any = create_model("Included", __base__=StrictModel, **_VALUES)

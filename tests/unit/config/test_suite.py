@@ -1,14 +1,16 @@
 """Tests suites: the runs that axes, `exclude` and `include` make, and the effect of replaced settings."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
-from a2rl.config.suite import Suite, make_suite, replace_settings, single_run
+from a2rl.config.suite import SETTINGS, Suite, make_suite, replace_settings, single_run
 from a2rl.core.errors import UsageError
+from a2rl.core.files import validation_message
 from a2rl.core.settings import Settings
 from a2rl.run.directory import new_run_id
 
@@ -96,6 +98,31 @@ def test_a_wrong_entry_is_refused_by_its_name(entry: dict[str, str]) -> None:
     for key in ("include", "exclude"):
         with pytest.raises(UsageError, match=rf"{key}\.0\.{next(iter(entry))}"):
             make_suite(GRID | {key: [entry]})
+
+
+NOT_OPTIONAL = [each.key for each in SETTINGS if type(None) not in get_args(each.field.annotation)]
+
+
+@pytest.mark.parametrize("key", NOT_OPTIONAL)
+def test_an_empty_value_in_a_suite_is_refused_by_its_name(key: str) -> None:
+    for written in ({"include": [{key: None}]}, {"exclude": [{key: None}]}):
+        with pytest.raises(ValidationError) as refused:
+            TypeAdapter(dict[str, Suite]).validate_python({"x": GRID | written})
+        assert f"x.{next(iter(written))}.0.{key}" in validation_message(refused.value)
+
+
+@pytest.mark.parametrize("key", ["budget", "seed", "limit", "max_cost_usd", "task"])
+@pytest.mark.parametrize("value", [True, False])
+def test_a_switch_is_no_value_of_any_other_setting(key: str, value: bool) -> None:
+    for written in ({key: value}, {"include": [{key: value}]}):
+        with pytest.raises(UsageError, match=key):
+            make_suite({each: GRID[each] for each in GRID if not each.startswith(key)} | written)
+
+
+@pytest.mark.parametrize("twice", [{"seeds": [0, 0]}, {"tasks": ["gsm8k"] * 2}, {"budget": ["60s", "1m"]}])
+def test_a_value_that_is_given_twice_is_refused(twice: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"{next(iter(twice))}.*more than once"):
+        make_suite(GRID | twice)
 
 
 def test_a_replaced_setting_drops_entries_of_include() -> None:
