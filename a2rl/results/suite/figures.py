@@ -66,6 +66,10 @@ SCALES = (
 )  # fmt: skip
 
 
+NAMES = (*(f"best-over-{scale.name}" for scale in SCALES), "gains", "scaling", "stack-by-task", "expected-best")
+"""The names of all figures."""
+
+
 def draw_progress(board: Board, style: Style) -> Iterator[Figure]:
     """Draws the best score over each scale on which any submission has a place."""
     for scale in SCALES:

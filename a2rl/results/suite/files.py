@@ -18,7 +18,7 @@ from a2rl.core.settings import Settings
 from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
-from a2rl.results.suite.figures import draw_figures
+from a2rl.results.suite.figures import NAMES, draw_figures
 from a2rl.results.suite.leaderboard import CHOSEN, MARKS, Board, Reversal, Standing, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
@@ -153,10 +153,11 @@ def write_site(
     )  # fmt: skip
     write_atomically(folder / "index.html", page)
     for variant in get_args(Variant):
-        drawn_now = {figure.name for figure in figures.get(variant, ())}
-        for path in folder.joinpath("figures", variant).glob("[!.]*"):
-            if path.stem not in drawn_now:  # of other runs, such as that of a bundle that was withdrawn
-                path.unlink(missing_ok=True)
+        # Those of other runs, such as that of a bundle that was withdrawn. Files of other names are the user's.
+        for old in set(NAMES) - {figure.name for figure in figures.get(variant, ())}:
+            for path in (folder / "figures" / variant / f"{old}.{kind}" for kind in ("svg", "pdf", "csv")):
+                if path.is_file() and not path.is_symlink():
+                    path.unlink(missing_ok=True)
     return folder / "index.html"
 
 

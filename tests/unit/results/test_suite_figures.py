@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Drawing
 from a2rl.core.settings import Settings
 from a2rl.llm.relay.request_log import tokens_at_submissions
 from a2rl.results.suite.drawing import Bar, draw_bars, styles
-from a2rl.results.suite.figures import draw_figures, draw_progress
+from a2rl.results.suite.figures import NAMES, draw_figures, draw_progress
 from a2rl.results.suite.files import SuiteReport, write_suite_report
 from a2rl.results.suite.leaderboard import boards
 from a2rl.results.suite.run_summary import RunSummary, summary_of
@@ -35,6 +35,7 @@ def figures(settings: Settings) -> Rows:
     """Returns the values of each figure by its name; each has an SVG file, too."""
     page = write_suite_report("sim", RunDir.all(settings.runs), settings)
     found = sorted((page.parent / "figures" / "mini").glob("*.csv"))
+    assert {path.stem for path in found} <= set(NAMES)
     assert all(path.with_suffix(".svg").exists() for path in found)
     return {path.stem: list(csv.DictReader(path.open())) for path in found}
 

@@ -15,6 +15,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.files import write_model
 from a2rl.core.secrets import register_secrets
 from a2rl.core.settings import Settings
+from a2rl.results.suite.figures import NAMES
 from a2rl.results.suite.files import SuiteReport, report_name, runs_of, write_site, write_suite_report
 from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
 from a2rl.results.suite.run_summary import Summaries, summaries, summary_of
@@ -181,7 +182,21 @@ def test_a_figure_that_the_page_no_longer_names_is_removed(tmp_path: Path) -> No
     write_suite_report("sim", runs[:1], settings)
     after = {path.name for path in page.parent.glob("figures/*/*")}
     assert before - after == {f"expected-best.{kind}" for kind in ("svg", "pdf", "csv")}
+    assert {Path(name).stem for name in before} <= set(NAMES)
     assert all(f"figures/mini/{name}" in page.read_text() for name in after)
+
+
+def test_the_users_own_files_beside_the_figures_stay(tmp_path: Path) -> None:
+    settings = checkout(tmp_path)
+    run = simulate_run(settings, 1)
+    own = write_suite_report("sim", [run], settings).parent / "figures" / "mini"
+    (own / "expected-best.svg").mkdir()
+    for name in ("notes.txt", "gains-for-the-paper.pdf", "gains.png"):
+        (own / name).write_text("mine")
+    (own / "scaling.pdf").symlink_to(own / "notes.txt")
+    before = sorted(own.iterdir())
+    write_suite_report("sim", [run], settings)
+    assert sorted(own.iterdir()) == before
 
 
 def test_a_name_that_is_markup_or_a_formula_stays_text(tmp_path: Path) -> None:
