@@ -42,8 +42,6 @@ from a2rl.validity.record import read_validity
 
 TIMEOUT_S, MAX_CPU_S = 100.0, 25
 MAX_MEMORY_BYTES = 1000 << 20
-MAX_MARKS = 400
-"""Steps that are marked on the chart's time line."""
 
 
 def draw_report(run: RunDir, settings: Settings) -> None:
@@ -142,7 +140,7 @@ def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, An
         "claims": read_summary(run),
         "steps": steps,
         "time_line": time_line(run, entries, steps),
-        "marks": steps.marks[:MAX_MARKS] if steps else [],
+        "marks": steps.marks if steps else [],
     }
 
 

@@ -9,9 +9,10 @@ activity: the first of `ACTIVITIES` for which there is evidence. What no record 
 guessed from names.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ from a2rl.recording.code_reading import CodeDiff, code_diff
 from a2rl.run.budget import BudgetClock, Waits, format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.ledger import Entry
+from a2rl.run.ledger import Entry, events_of
 
 MAX_FILE_BYTES = 64 << 20
 """A larger file is not read for the page."""
@@ -72,6 +73,10 @@ class Steps(NamedTuple):
     """The number of steps between the first and the second half of those that are shown."""
     note: str
     """Why there is no transcript, or what is wrong with it; empty if nothing."""
+    unseen: tuple[int, ...] = ()
+    """The submissions that arrived during the steps that are left out."""
+    coding: tuple[tuple[float, float], ...] = ()
+    """Begin and end of the times between a step with calls of tools, shown or not, and the next one."""
 
     @property
     def marks(self) -> list[ShownStep]:
@@ -89,22 +94,41 @@ def read_steps(run: RunDir, entries: Sequence[Entry]) -> Steps | None:
         return None
     except (A2rlError, OSError, MemoryError) as error:
         return Steps((), 0, f"The transcript cannot be read: {str(error)[:300] or type(error).__name__}")
-    half = MAX_STEPS // 2
-    kept = steps if len(steps) <= MAX_STEPS else (*steps[:half], *steps[-half:])
-    return Steps(tuple(_shown(kept, entries)), len(steps) - len(kept), "")
-
-
-def _shown(steps: Sequence[Step], entries: Sequence[Entry]) -> Iterator[ShownStep]:
     clock = BudgetClock(entries)
     times = [clock.elapsed_s(step.at) for step in steps]
-    arrivals = [each.event for each in entries if isinstance(each.event, SubmissionAccepted)]
-    for place, (step, at) in enumerate(zip(steps, times, strict=True)):
-        until = next((each for each in times[place + 1 :] if each is not None), float("inf"))
-        between = [each.submission_id for each in arrivals if at is not None and at <= each.elapsed_s < until]
-        yield ShownStep(
-            step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_MESSAGE),
-            _cut(step.reasoning_content or "", MAX_MESSAGE), tuple(_calls(step)), tuple(between),
-        )  # fmt: skip
+    arrived = _arrived(times, entries)
+    first = MAX_STEPS // 2 if len(steps) > MAX_STEPS else len(steps)
+    last = max(first, len(steps) - MAX_STEPS // 2)
+    shown = [_shown(steps[place], times[place], arrived[place]) for place in (*range(first), *range(last, len(steps)))]
+    unseen = dict.fromkeys(number for numbers in arrived[first:last] for number in numbers)
+    return Steps(tuple(shown), last - first, "", tuple(unseen), tuple(_coding(steps, times)))
+
+
+def _arrived(times: Sequence[float | None], entries: Sequence[Entry]) -> list[tuple[int, ...]]:
+    """Returns, for each step, the submissions that arrived between it and the next whose time is known."""
+    events = events_of(entries, SubmissionAccepted)
+    arrivals = sorted((event.elapsed_s, event.submission_id) for event in events)
+    found: list[tuple[int, ...]] = []
+    until = float("inf")
+    for at in reversed(times):
+        begin, end = (bisect_left(arrivals, (each,)) for each in (until if at is None else at, until))
+        found.append(tuple(number for _, number in arrivals[begin:end]))
+        until = until if at is None else at
+    return found[::-1]
+
+
+def _coding(steps: Sequence[Step], times: Sequence[float | None]) -> Iterator[tuple[float, float]]:
+    known = [(at, step) for at, step in zip(times, steps, strict=True) if at is not None]
+    for (at, step), (after, _) in pairwise(known):
+        if step.tool_calls or (step.observation and step.observation.results):
+            yield at, after
+
+
+def _shown(step: Step, at: float | None, arrived: tuple[int, ...]) -> ShownStep:
+    return ShownStep(
+        step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_MESSAGE),
+        _cut(step.reasoning_content or "", MAX_MESSAGE), tuple(_calls(step)), arrived,
+    )  # fmt: skip
 
 
 def _calls(step: Step) -> Iterator[Call]:
@@ -168,13 +192,19 @@ def time_line(run: RunDir, entries: Sequence[Entry], steps: Steps | None) -> Tim
     if end_s <= 0:
         return None
     waiting = [Span("waiting", *each) for each in Waits().follow(entries)]
-    evidence = [*_training(run), *_requests(run, entries), *_tools(steps), *waiting, *_idle(run)]
-    evidence.sort(key=lambda span: ACTIVITIES.index(span.activity))
+    coding = [Span("coding", *each) for each in (steps.coding if steps else ())]
     length = end_s / MOMENTS
+    moments = [(place + 0.5) * length for place in range(MOMENTS)]
+    # How many more spans of an activity go on than at the moment before: there may be very many of them.
+    changes = {name: [0] * (MOMENTS + 1) for name in ACTIVITIES}
+    for each in (*_training(run), *_requests(run, entries), *coding, *waiting, *_idle(run)):
+        if each.start_s < each.end_s:
+            changes[each.activity][bisect_left(moments, each.start_s)] += 1
+            changes[each.activity][bisect_left(moments, each.end_s)] -= 1
+    going_on = {name: list(accumulate(numbers)) for name, numbers in changes.items()}
     found: list[Span] = []
     for place in range(MOMENTS):
-        at = (place + 0.5) * length
-        activity = next((each.activity for each in evidence if each.start_s <= at < each.end_s), "unknown")
+        activity = next((name for name, numbers in going_on.items() if numbers[place]), "unknown")
         if found and found[-1].activity == activity:
             found[-1] = found[-1]._replace(end_s=(place + 1) * length)
         else:
@@ -197,13 +227,6 @@ def _requests(run: RunDir, entries: Sequence[Entry]) -> Iterator[Span]:
     for request in RequestLogReader(request_log_path(run)).requests():
         if not request.refused and (end_s := clock.elapsed_s(request.t)) is not None:
             yield Span("thinking", max(0.0, end_s - request.seconds), end_s)
-
-
-def _tools(steps: Steps | None) -> Iterator[Span]:
-    """Yields the times between a step with calls of tools and the next step."""
-    for step, after in pairwise(steps.marks if steps else ()):
-        if step.calls and step.elapsed_s is not None and after.elapsed_s is not None:
-            yield Span("coding", step.elapsed_s, after.elapsed_s)
 
 
 def _idle(run: RunDir) -> Iterator[Span]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from a2rl.labels.run_labels import label_run
-from a2rl.results.report.work import ACTIVITIES, Call, ShownStep, Steps, TimeLine, time_line
+from a2rl.results.report.work import ACTIVITIES, Steps, TimeLine, time_line
 from a2rl.run.directory import RunDir
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
@@ -66,9 +66,7 @@ def test_training_counts_before_thinking_and_shares_add_to_one(run: RunDir) -> N
 
 
 def test_the_time_after_a_step_with_calls_of_tools_is_coding(run: RunDir) -> None:
-    calls = {0.0: (), 60.0: (Call("write: train.py", "", ""),), 240.0: ()}
-    shown = tuple(ShownStep(1, "agent", "", at, "", "", of_step, ()) for at, of_step in calls.items())
-    assert rounded(line_of(run, Steps(shown, 0, ""))) == [
+    assert rounded(line_of(run, Steps((), 0, "", coding=((60.0, 240.0),)))) == [
         ("unknown", 0, 60),
         ("coding", 60, 240),
         ("unknown", 240, 600),

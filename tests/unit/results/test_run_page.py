@@ -15,7 +15,7 @@ from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.report.data import RunReport
 from a2rl.results.report.page import write_report
-from a2rl.results.report.work import MAX_LINES, MAX_STEPS
+from a2rl.results.report.work import MAX_LINES, MAX_STEPS, read_steps
 from a2rl.results.table import Cell, Table, plain, table_lines
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted
@@ -159,6 +159,20 @@ def test_of_very_many_steps_the_middle_is_left_out(settings: Settings) -> None:
     assert "100 steps are left out here" in page
     assert page.count('<li id="step-') == MAX_STEPS
     assert len(page) < 4_000_000
+
+
+def test_what_happened_in_steps_left_out_is_still_shown(settings: Settings) -> None:
+    run = simulate_run(settings, 1, submissions=3, budget_s=200.0)  # they arrive after 50, 100 and 150 s
+    first, last = ([step(each, after_s=at) for each in range(1, MAX_STEPS // 2 + 1)] for at in (10, 120))
+    steps_at(run, *first, call(6, "Bash", "", command="ls"), step(7, after_s=80), step(8), step(9, after_s=90), *last)
+    steps = read_steps(run, run.ledger.entries())
+    assert steps is not None
+    assert (steps.left_out, steps.unseen, steps.coding) == (4, (2,), ((60.0, 80.0),))
+    assert [each.submissions for each in steps.shown if each.submissions] == [(1,), (3,)]
+    page = page_of(run, settings)
+    notes = [page.index(f"submission {number} arrived") for number in (1, 2, 3)]
+    assert notes == sorted(notes)
+    assert page.index("4 steps are left out here") < notes[1] < page.index("</li>", notes[1])
 
 
 def test_a_long_output_keeps_its_beginning_and_its_end(settings: Settings) -> None:
