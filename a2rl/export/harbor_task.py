@@ -64,6 +64,8 @@ def write_harbor_task(
     if variant in found.judged or found.serves_agents:
         raise UsageError(f"{found.id} ({variant}) needs a judge or services beside the grader: export another task")
     check_source(source, variant)
+    if solution is not None and not solution.is_dir():
+        raise UsageError(f"--solution {solution}: there is no such folder")
     if target.exists():
         raise UsageError(f"{target} exists: give a new folder")
     data = ensure_data(found.id, variant, source, settings)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from a2rl.core.errors import IntegrityError
 from a2rl.core.files import read_model
 from a2rl.grading.job import GradeResult
@@ -307,12 +309,12 @@ class Chart:
     def _band(self, baseline: float, ci: Interval) -> Band:
         return Band(self.y(baseline), self.y(ci.high), round(self.y(ci.low) - self.y(ci.high), 1))
 
-    def _best_line(self, scored: Sequence[tuple[Submitted, float]], best: float) -> str:
-        """Returns the points of the line that shows the best score so far."""
+    def _best_line(self, scored: Sequence[tuple[Submitted, float]], best: float) -> Markup:
+        """Returns the points of the line that shows the best score so far: numbers, which no page may cut as a text."""
         path = [(self.x(0), self.y(best))]
         for each, score in scored:
             path.append((self.x(each.elapsed_s), self.y(best)))
             best = max(best, score)
             path.append((self.x(each.elapsed_s), self.y(best)))
         path.append((self.x(self._end_s), self.y(best)))
-        return " ".join(f"{a},{b}" for a, b in path)
+        return Markup(" ".join(f"{a},{b}" for a, b in path))

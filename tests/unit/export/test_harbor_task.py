@@ -97,6 +97,7 @@ def test_a_checkpoint_earns_its_score(root: Path) -> None:
         (("reasoning_gym:spell_backward",), "in an environment of its own"),
         (("alpacaeval", "--variant", "full"), "needs a judge or services"),
         (("gsm8k", "--solution", "data/mini/gsm8k/visible"), "cannot be graded"),
+        (("gsm8k", "--solution", "data/nope"), "data/nope: there is no such folder"),
     ],
 )
 def test_what_cannot_be_exported_is_named(root: Path, exported: Path, arguments: tuple[str, ...], told: str) -> None:

@@ -175,6 +175,20 @@ def test_what_happened_in_steps_left_out_is_still_shown(settings: Settings) -> N
     assert page.index("4 steps are left out here") < notes[1] < page.index("</li>", notes[1])
 
 
+def test_the_charts_line_is_whole_with_many_submissions(settings: Settings) -> None:
+    page = page_of(simulate_run(settings, 1, submissions=600), settings)
+    [line] = re.findall('<polyline points="(.*?)"', page)
+    assert len(re.findall(r"\S+", line)) == 2 * 600 + 2
+    assert re.fullmatch(r"[\d., ]+", line)
+
+
+def test_a_claim_that_is_cut_says_so(settings: Settings) -> None:
+    run = simulate_run(settings, 1)
+    (run.root / "claims").mkdir()
+    (run.root / "claims" / "summary.md").write_text("x" * 200_000)
+    assert "[and 190000 more characters]" in page_of(run, settings)
+
+
 def test_a_long_output_keeps_its_beginning_and_its_end(settings: Settings) -> None:
     run = simulate_run(settings, 1)
     steps_at(run, call(1, "Bash", "START" + "x" * 100_000 + "END", command="cat big"))
