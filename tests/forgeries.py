@@ -27,7 +27,8 @@ from a2rl.models.checkpoint import weights_digest
 from a2rl.results.manifest import FILE as MANIFEST
 from a2rl.results.manifest import manifest_of
 from a2rl.results.mlflow.tracking import Tracker
-from a2rl.results.report.page import write_report
+from a2rl.results.report.page import report_files, write_report
+from a2rl.results.verify import commit_here
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded, SubmissionAccepted, SubmissionRefused
 from a2rl.run.ledger import GENESIS, Row
@@ -58,7 +59,7 @@ class Original(NamedTuple):
     @classmethod
     def make(cls, folder: Path) -> "Original":
         """Makes the run, with code, a refusal and three submissions."""
-        done = finished_run(folder / "checkout", in_full=True)
+        done = finished_run(folder / "checkout", in_full=True, git_commit=commit_here())
         make_key(folder / "key")
         ledger = done.run.ledger
         right = {(each.weights_digest, "public"): each.result.correct for each in ledger.events(Graded)}
@@ -96,7 +97,9 @@ class Scene(NamedTuple):
     def age(self) -> None:
         """Makes the run a day old, so that signatures which are made now come late."""
         self.events(lambda rows: [(at - DAY_S, kind, fields) for at, kind, fields in rows])
-        self.forget_mlflow()
+        for name, text in report_files(self.run, self.settings, self.run.ledger.entries()[:-1]).items():
+            self.run.report.with_name(name).write_text(text)  # as it was drawn before the run was closed
+        self._make_consistent()
         Tracker(self.settings).sync(self.run)
 
     def forget_mlflow(self) -> None:
@@ -136,14 +139,15 @@ class Scene(NamedTuple):
             database.execute(statement)
             database.commit()
 
-    def finish(self, level: Level) -> None:
-        """Hides the forgery, and runs `a2rl report` at the end."""
+    def finish(self, level: Level, draws: bool = True) -> None:
+        """Hides the forgery, and runs `a2rl report` at the end; unless it `draws`, the report stays as it is."""
         if level != "naive":
             self._make_consistent()
         if level == "with the key":
             self._sign_again()
         with suppress(Exception):  # a page of forged items may not be drawn at all
-            write_report(self.run, self.settings)
+            if draws:
+                write_report(self.run, self.settings)
         with suppress(A2rlError):
             sign_heads(self.run, Signer(self.original.key))  # as `a2rl report` does where the key is
         with suppress(A2rlError):
@@ -507,7 +511,7 @@ def replayed_signatures(scene: Scene) -> None:
 
 
 def replaced_report(scene: Scene) -> None:
-    """The report shows another score. `a2rl report` draws it anew, so this is done after it: see `AFTERWARDS`."""
+    """The report shows another score. `a2rl report` would draw it anew: see `UNDRAWN`."""
     page = scene.run.report.read_text()
     scene.run.report.write_text(page.replace("<footer>", "<h1>100.0 points</h1><footer>"))
 
@@ -522,5 +526,5 @@ FORGERIES: tuple[Forgery, ...] = (
     replayed_signatures, invented_interval, invented_measure, invented_gain, score_without_items,
     result_of_no_submission,
 )  # fmt: skip
-AFTERWARDS: frozenset[Forgery] = frozenset({replaced_report})
-"""Forgeries that are made after `a2rl report`, which would undo them."""
+UNDRAWN: frozenset[Forgery] = frozenset({replaced_report})
+"""Forgeries after which there is no `a2rl report`, which would undo them."""

@@ -18,7 +18,7 @@ from a2rl.core.errors import A2rlError
 from a2rl.grading import regrade as regrading
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.verify import CheckOutcome, Trust, verify_run
-from tests.forgeries import AFTERWARDS, FORGERIES, LEVELS, Forgery, Level, Original, Scene
+from tests.forgeries import FORGERIES, LEVELS, UNDRAWN, Forgery, Level, Original, Scene
 from tests.signing_key import public_path
 
 SIGNED, PUBLISHED = "the ledger's heads are signed", "the ledger has the heads that were published"
@@ -75,11 +75,8 @@ def _regrade_differs(scene: Scene) -> bool:
 
 def forge(forgery: Forgery, level: Level, scene: Scene) -> None:
     """Makes a forgery and hides it."""
-    if forgery not in AFTERWARDS:
-        forgery(scene)
-    scene.finish(level)
-    if forgery in AFTERWARDS:
-        forgery(scene)
+    forgery(scene)
+    scene.finish(level, draws=forgery not in UNDRAWN)
 
 
 def main(names: Collection[str]) -> None:

@@ -32,7 +32,7 @@ from a2rl.recording.code_history import GitMissingError, git_program
 from a2rl.results.manifest import LABELS, read_manifest
 from a2rl.results.report.page import report_files
 from a2rl.results.suite.run_summary import RunSummary, summaries
-from a2rl.results.verify import Trust, read_published
+from a2rl.results.verify import Trust, commit_here, read_published
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunOpened
 from a2rl.sandbox.command import SHARED_MEMORY
@@ -168,6 +168,7 @@ def main(stdin: TextIO, stdout: TextIO) -> None:
     """Does the work that is written on the standard input, confined."""
     receive_keys(stdin)
     work, settings = Work.model_validate_json(stdin.readline()), Settings.load()
+    commit_here()  # it remembers the commit, which the confined process could not read
 
     def tell(**message: Any) -> None:
         text = json.dumps(message)

@@ -246,9 +246,13 @@ def _version_of(agent: Agent, settings: Settings) -> dict[str, str]:
     return {agent.id: installed} if installed else {}
 
 
+CHANGED = "+changes"
+"""The end of a commit's name if files of the checkout differ from it."""
+
+
 def git_commit(root: Path) -> str:
-    """Returns the commit of this checkout, marked `+changes` if files differ from it; empty outside a repository."""
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty=+changes"]
+    """Returns the commit of this checkout, with `CHANGED` if files differ from it; empty outside a repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", f"--dirty={CHANGED}"]
     try:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

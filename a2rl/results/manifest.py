@@ -31,8 +31,9 @@ CHANGING = frozenset({
 DATABASES = ("ledger.db", "account.db", "labels-account.db")
 """The beginnings of their names, and of what SQLite puts beside them: a run is labelled anew after its end."""
 WEIGHTS = ".safetensors"
-LABELS, REPORT = "records/labels.json", "report/"
-LAWFUL = ("records/validity.json", LABELS, REPORT)
+VALIDITY, LABELS, REPORT = "records/validity.json", "records/labels.json", "report/"
+MAY_CHANGE = (VALIDITY, LABELS)
+LAWFUL = (*MAY_CHANGE, REPORT)
 """Files that may lawfully differ later: an audit can lower the validity, labels follow from the rest by rules that may
 improve, and `a2rl report` draws the page anew. Those of the first and the last kind are checked by themselves. A record
 may not be missing."""

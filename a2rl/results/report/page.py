@@ -34,7 +34,7 @@ from a2rl.results.table import load_template
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
-from a2rl.run.ledger import Entry
+from a2rl.run.ledger import Entry, events_of
 from a2rl.run.ranking import sample_note, selection_note
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord
 from a2rl.task_api.catalog import load_task
@@ -42,6 +42,8 @@ from a2rl.validity.record import read_validity
 
 TIMEOUT_S, MAX_CPU_S = 100.0, 25
 MAX_MEMORY_BYTES = 1000 << 20
+DATA = "report.json"
+"""The file for programs, beside the page."""
 
 
 def draw_report(run: RunDir, settings: Settings) -> None:
@@ -69,26 +71,29 @@ def write_report(run: RunDir, settings: Settings) -> None:
         write_atomically(run.report.with_name(name), text)
 
 
-def report_files(run: RunDir, settings: Settings) -> dict[str, str]:
+def report_files(run: RunDir, settings: Settings, entries: list[Entry] | None = None) -> dict[str, str]:
     """Returns the files of the report by name. They follow from the run's files alone, so that `a2rl verify` can make
     them again and compare.
+
+    Args:
+        entries: The ledger as it was when the report was drawn; as it is now unless given.
 
     Raises:
         UsageError: The run has no baseline yet.
     """
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
-    entries = run.ledger.entries()
+    entries = run.ledger.entries() if entries is None else entries
     report = gather(run, entries)
     page = load_template("a2rl.results.report").render(
-        **_head(run, settings), **_results(run, entries, report), **_work(run, entries, settings)
+        **_head(run, entries, settings), **_results(run, entries, report), **_work(run, entries, settings)
     )
     return {
         run.report.name: page,
-        "report.json": report.model_dump_json(indent=2) + "\n",
+        DATA: report.model_dump_json(indent=2) + "\n",
     }
 
 
-def _head(run: RunDir, settings: Settings) -> dict[str, Any]:
+def _head(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, Any]:
     """Returns what the page says of the run as a whole."""
     ready = run.need("setup", SetupRecord)
     return {
@@ -101,14 +106,14 @@ def _head(run: RunDir, settings: Settings) -> dict[str, Any]:
         "duration": format_duration,
         "elapsed": format_duration(run.clock.elapsed_s()),
         "settings": settings_and_versions(run, ready),
-        "as_of": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(run.ledger.entries()[-1].at)),
+        "as_of": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(entries[-1].at)),
     }
 
 
 def _results(run: RunDir, entries: list[Entry], report: RunReport) -> dict[str, Any]:
     """Returns the scores, and what follows from them."""
     baseline, grade = need_baseline(run, entries), run.read("grade", GradeRecord)
-    counts, accepted = grade.submission_id if grade else None, run.ledger.events(SubmissionAccepted)
+    counts, accepted = grade.submission_id if grade else None, events_of(entries, SubmissionAccepted)
     return {
         "grade": grade,
         "baseline": baseline,

@@ -4,7 +4,9 @@ It recomputes the ledger's hash chain, the digests of inputs, checkpoints and fi
 results, and the choice of the best submission. It compares all of these with the records, the signatures and MLflow.
 """
 
-from a2rl.results.verify.check import NOTHING_ABSENT, Absent, CheckOutcome
+from a2rl.results.verify.check import NOTHING_ABSENT, Absent, CheckOutcome, commit_here
 from a2rl.results.verify.run import Trust, read_published, trust_of, verify_run
 
-__all__ = ["NOTHING_ABSENT", "Absent", "CheckOutcome", "Trust", "read_published", "trust_of", "verify_run"]
+__all__ = [
+    "NOTHING_ABSENT", "Absent", "CheckOutcome", "Trust", "commit_here", "read_published", "trust_of", "verify_run",
+]  # fmt: skip

@@ -4,12 +4,15 @@ Inputs, checkpoints, code, logs, records and the report are checked by their dig
 which must be those of the split.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from a2rl.config.plan import CHANGED, git_commit
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
-from a2rl.core.files import file_digest, read_jsonl, read_model
+from a2rl.core.files import file_digest, read_jsonl, read_model, read_text
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.grading.baseline import BaselineKey
@@ -19,10 +22,10 @@ from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
 from a2rl.recording.code_history import GitMissingError, check_history, commits
 from a2rl.recording.code_reading import changed_copies
-from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.report.page import report_files
+from a2rl.results.manifest import MAY_CHANGE, VALIDITY, Manifest, changed_files, read_manifest
+from a2rl.results.report.page import DATA, report_files
 from a2rl.run.directory import RunDir
-from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunOpened, SubmissionAccepted
+from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunClosed, RunOpened, SubmissionAccepted
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
 from a2rl.run.ledger import events_of
 from a2rl.run.records import BaselineRecord, SetupRecord
@@ -111,6 +114,8 @@ class Absent(NamedTuple):
 NOTHING_ABSENT = Absent()
 
 
+OF_SUBMISSION = ("number", "score", "gain", "is_result")
+"""The figures of a submission in the report."""
 SHOWN = 5
 """The number of changed files that are named."""
 NOT_CLOSED = "the run is not finished"
@@ -185,8 +190,11 @@ def check_code(run: RunDir) -> str:
     return f"{len(known)} commits"
 
 
-def check_report(run: RunDir) -> None:
-    """Checks that the report is the one of the run's end, or the one that follows from its files now."""
+def check_report(run: RunDir, absent: Absent) -> None:
+    """Draws the report again, as of the run's end and as of now, and compares: whoever forges it can forge its digest.
+
+    Another version of a2rl may have drawn another page from the same run. Then only the figures can be compared.
+    """
     manifest = read_manifest(run)
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
@@ -195,24 +203,59 @@ def check_report(run: RunDir) -> None:
             f": `a2rl report {run.id}` draws it" if run.ledger.events(BaselineKnown) else ", as there is no baseline"
         )
         raise NotCheckedError(f"there is no page{draws}")
-    folder = run.report.parent
-    changed = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file() and file_digest(path) != manifest.files.get(f"{folder.name}/{path.name}")
-    ]
-    if not changed:
-        return
+    folder, entries = run.report.parent, run.ledger.entries()
+    shown = {path: read_text(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    changed = [path for path in shown if not _is_listed(run, path, manifest)]
+    end = max(place for place, entry in enumerate(entries) if isinstance(entry.event, RunClosed))
     try:
-        drawn = report_files(run, settings_of(run))
+        drawn = [report_files(run, settings_of(run), each) for each in (entries[:end], entries)]
     except Exception as error:  # what it is drawn from may be forged, and every way to fail says so
-        raise IntegrityError(f"{changed[0]} is another file, and it cannot be drawn again: {error}") from error
-    for path in changed:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        require(
-            text == scrub(drawn.get(path.name, "")),
-            f"{path} is not that of this run: `a2rl report {run.id}` draws it again",
-        )
+        if changed:
+            raise IntegrityError(f"{changed[0]} is another file, and it cannot be drawn again: {error}") from error
+        raise NotCheckedError(f"the page cannot be drawn here: {error}") from error
+    for each in drawn:
+        if all(text == scrub(each.get(path.name, "")) for path, text in shown.items()):
+            return
+    newer = [name for name in MAY_CHANGE if not _is_listed(run, run.root / name, manifest)]
+    if folder / DATA in shown:
+        _check_figures(json.loads(shown[folder / DATA]), json.loads(drawn[0][DATA]), VALIDITY in newer)
+    made_by = run.spec.git_commit[:12] or run.spec.versions.get("a2rl")
+    lawful = [f"without {name}" for name in sorted(absent.files)] + [f"with a newer {name}" for name in newer]
+    if run.spec.git_commit != commit_here():
+        lawful.append(f"by this version instead of a2rl {made_by}")
+    require(bool(lawful) and not changed, f"{folder} is not that of this run: `a2rl report {run.id}` draws it again")
+    compared = f"; the figures in {DATA} are those of the run" if folder / DATA in shown else ""
+    raise NotCheckedError(f"drawn {lawful[0]}, the page differs{compared}")
+
+
+def _is_listed(run: RunDir, path: Path, manifest: Manifest) -> bool:
+    """Whether a file is as the manifest has it."""
+    listed = manifest.files.get(str(path.relative_to(run.root)))
+    return listed == (file_digest(path) if path.exists() else None)
+
+
+@cache
+def commit_here() -> str:
+    """Returns the commit of the code that runs; a text that no run has if there is none, or if files were changed."""
+    commit = git_commit(Path(__file__).parents[3])
+    return commit if commit and not commit.endswith(CHANGED) else "none"
+
+
+def _check_figures(claimed: dict[str, Any], found: dict[str, Any], is_lowered: bool) -> None:
+    """Compares the figures of two reports, which every version computes in the same way, without the texts around them.
+
+    Args:
+        is_lowered: Whether the validity may have become worse after the first was drawn.
+    """
+    names = {"run_id", "verdict", "validity", "improvement", "improvement_ci", "gain"}
+    left, right = (
+        {name: report[name] for name in names & report.keys() - ({"validity", "gain"} if is_lowered else set())}
+        | {name: report[name] and report[name]["score"] for name in ("baseline", "final")}
+        | {"submissions": [[each[name] for name in OF_SUBMISSION] for each in report["submissions"]]}
+        for report in (claimed, found)
+    )
+    wrong = sorted(name for name, value in left.items() if not _follows(value, right[name]))
+    require(not wrong, f"{DATA} has another {', '.join(wrong)} than the run")
 
 
 def check_items(run: RunDir) -> None:

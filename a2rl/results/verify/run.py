@@ -359,7 +359,7 @@ def verify_run(
         ("the validity only became worse, and its findings are unchanged", lambda: check_validity(run)),
         ("files are those with which the run ended", lambda: check_files(run, absent)),
         ("the agent's code is that of its history", lambda: check_code(run)),
-        ("the report is that of the run", lambda: check_report(run)),
+        ("the report is that of the run", lambda: check_report(run, absent)),
         ("MLflow shows what the ledger says", lambda: check_mlflow(run, tracker)),
     ]
     return [made(what, check) for what, check in checks]

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.forgeries import (
-    AFTERWARDS,
     FORGERIES,
+    LEVELS,
+    UNDRAWN,
     Forgery,
     Level,
     Original,
@@ -54,7 +55,7 @@ def test_nothing_is_noticed_of_an_honest_run(original: Original, tmp_path: Path)
 def test_at_least_twenty_forgeries_each_say_what_they_are() -> None:
     assert len(FORGERIES) >= 20
     assert all(each.__doc__ for each in FORGERIES)
-    assert set(FORGERIES) >= AFTERWARDS
+    assert set(FORGERIES) >= UNDRAWN
 
 
 CONSISTENT = (
@@ -72,6 +73,11 @@ def test_no_forgery_without_the_key_passes_the_signatures(original: Original, fo
 @pytest.mark.parametrize("forgery", [edited_result, result_without_score, other_time], ids=lambda each: each.__name__)
 def test_a_record_has_nothing_that_the_ledger_does_not(original: Original, forgery: Forgery, tmp_path: Path) -> None:
     assert look(original, forgery, "consistent", tmp_path).verify == ("the records follow from the ledger",)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_replaced_report_is_noticed_at_every_level(original: Original, level: Level, tmp_path: Path) -> None:
+    assert "the report is that of the run" in look(original, replaced_report, level, tmp_path).verify
 
 
 INVENTED = (invented_interval, invented_measure, invented_gain, score_without_items, result_of_no_submission)

@@ -17,10 +17,13 @@ from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, 
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
 from a2rl.results.figures import improvement_of
+from a2rl.results.manifest import FILE as MANIFEST
+from a2rl.results.manifest import manifest_of
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
-from a2rl.results.verify import verify_run
+from a2rl.results.verify import Absent, CheckOutcome, commit_here, verify_run
+from a2rl.results.verify.check import check_report, made
 from a2rl.run import ledger
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded
@@ -29,6 +32,7 @@ from a2rl.run.ledger import GENESIS
 from a2rl.run.ranking import chosen_among, selection_note
 from a2rl.run.records import SetupRecord
 from a2rl.scoring.score import summarise
+from a2rl.validity.record import Finding, lower
 from stages.grade import grade
 from tests import run_maker
 from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, make_run
@@ -233,6 +237,78 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
 def test_a_chain_of_a_submission_that_lacks_an_event_is_found(finished: Finished, kind: str) -> None:
     forge(finished.run, lambda kind, event: None, without={kind})
     assert GRADES in problems(finished)
+
+
+def of_report(finished: Finished) -> CheckOutcome:
+    return next(check for check in verify_run(finished.run, None) if check.what == REPORT)
+
+
+def with_its_digests(finished: Finished) -> Finished:
+    """Makes the manifest and its digest in the ledger those of the files, as whoever makes a bundle can."""
+    run = finished.run
+    write_model(run.root / MANIFEST, manifest_of(run))
+
+    def matching(kind: str, event: dict[str, Any]) -> None:
+        if kind == "run_closed":
+            event["manifest_digest"] = file_digest(run.root / MANIFEST)
+
+    forge(run, matching)
+    return finished
+
+
+def with_a_forged_page(finished: Finished) -> Finished:
+    page = finished.run.report.read_text()
+    finished.run.report.write_text(page.replace("<footer>", "<script>alert(1)</script><footer>"))
+    return with_its_digests(finished)
+
+
+def test_a_page_of_the_runs_end_and_one_drawn_later_pass(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout", in_full=True)
+    assert of_report(finished) == CheckOutcome(REPORT)
+    write_report(finished.run, finished.settings)
+    assert of_report(finished) == CheckOutcome(REPORT)
+
+
+def test_a_forged_page_with_all_digests_is_found(tmp_path: Path) -> None:
+    finished = with_a_forged_page(finished_run(tmp_path / "checkout", git_commit=commit_here()))
+    assert "is not that of this run" in of_report(finished).problem
+
+
+def test_a_page_of_another_version_is_not_vouched_for(tmp_path: Path) -> None:
+    finished = with_a_forged_page(finished_run(tmp_path / "checkout", git_commit="ab" * 20))
+    found = of_report(finished)
+    assert found.problem == ""
+    assert f"by this version instead of a2rl {'ab' * 6}, the page differs; the figures" in found.not_checked
+
+
+def test_a_page_is_not_vouched_for_if_files_are_left_out(tmp_path: Path) -> None:
+    finished = with_a_forged_page(finished_run(tmp_path / "checkout", git_commit=commit_here()))
+    found = made(REPORT, lambda: check_report(finished.run, Absent(files=frozenset({"trajectory.json"}))))
+    assert "drawn without trajectory.json, the page differs" in found.not_checked
+
+
+@pytest.mark.parametrize(
+    "edit", [{"improvement": 99.9}, {"verdict": "worse"}, {"validity": "void"}, {"submissions": []}]
+)
+def test_other_figures_in_a_report_of_any_version_are_found(finished: Finished, edit: dict[str, Any]) -> None:
+    edit_json(finished.run.report.with_name("report.json"), **edit)
+    assert f"report.json has another {next(iter(edit))}" in of_report(with_its_digests(finished)).problem
+
+
+def test_a_page_drawn_before_the_validity_fell_is_no_forgery(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout", git_commit=commit_here())
+    lower(finished.run, [Finding.of("test", "void", "A test found something.")])
+    found = of_report(finished)
+    assert found.problem == ""
+    assert "drawn with a newer records/validity.json, the page differs" in found.not_checked
+
+
+def test_a_page_that_cannot_be_drawn_here_is_not_checked(tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.touch()
+    finished = finished_run(tmp_path / "checkout", agent=str(script), git_commit=commit_here())
+    script.unlink()
+    assert "cannot be drawn here" in of_report(finished).not_checked
 
 
 # The ways of tampering, and the checks that must find each.
