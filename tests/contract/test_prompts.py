@@ -23,21 +23,28 @@ from tests.mini_data import prepare_mini
 
 ITEMS = 6
 AGENT = """
-import json, os, sys, torch
+import json, os, sys, torch, traceback
 from pathlib import Path
 from types import SimpleNamespace
+from transformers import AttentionInterface
+from transformers.cache_utils import Cache
 sys.path.insert(0, sys.argv[1])
 from routes import Setting, load_route
 for task, data, chat, meta in json.loads(sys.argv[2]):
     if child := os.fork():  # each task has its own module `prompts`
         assert os.waitpid(child, 0)[1] == 0
         continue
-    setting = Setting(Path(data), SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
-    setting.room_after = lambda prompt: 100_000 - len(str(prompt))
-    route = load_route(task, setting)
-    print(json.dumps([route.environment(name).prompt for name in route.names]), flush=True)
-    sys.exit()
+    try:
+        setting = Setting(Path(data), SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
+        setting.room_after = lambda prompt: 100_000 - len(str(prompt))
+        route = load_route(task, setting)
+        print(json.dumps([route.environment(name).prompt for name in route.names]), flush=True)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 """
+"""It loads what the routes import once, and a child ends without taking that down, because both take seconds."""
 
 
 def as_eval_items_jsonl(name: str) -> Callable[[Path, Path], None]:

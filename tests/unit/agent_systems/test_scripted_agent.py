@@ -303,11 +303,11 @@ rows, asked, prompts = sampled(AT_ONCE)
 assert len(rows) == asked == 10 * len(prompts)  # what was cut off is neither right nor wrong
 
 class Slow(Player):
-    # An episode takes 0.1 s, and the first half of the names is won.
+    # An episode takes 0.01 s, and the first half of the names is won.
     def play(self, trained, names, temperature, until):
         self.latest = until
         self.sizes.append(len(names))
-        time.sleep(len(names) / 10)
+        time.sleep(len(names) / 100)
         return [SimpleNamespace(reward=float(int(name) < 20)) for name in names]
 
 def measured(questions, seconds):
@@ -511,7 +511,7 @@ CLAIMS = {
 }
 """What holds, and the script that ends with "all is well" if it does."""
 IN_FORKS = """
-import json, os, sys
+import json, os, sys, traceback
 from trl import GRPOTrainer, SFTTrainer
 for number, script in enumerate(json.loads(sys.argv[3])):
     if os.fork() == 0:
@@ -519,11 +519,16 @@ for number, script in enumerate(json.loads(sys.argv[3])):
         os.chdir(str(number))
         for name, stream in (("stdout", 1), ("stderr", 2)):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), stream)
-        exec(script, {"__name__": "__main__"})
-        sys.exit()
+        try:
+            exec(script, {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(0)
     os.wait()
 """
-"""The libraries take seconds to load, so each script gets a copy of one process that has loaded them."""
+"""The libraries take seconds to load and to take down, so each script gets a copy of one process that has loaded them,
+and ends at once."""
 
 
 @pytest.fixture(scope="module")
