@@ -26,6 +26,7 @@ from a2rl.mock_llm.scenario import SHIPPED
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentStarted, Graded, SubmissionAccepted
 from a2rl.run.records import BaselineRecord, ExecuteRecord, SetupRecord
+from tests.flow.checkout import CommandLine
 from tests.mock_llm_process import driver_process, read_log
 from tests.run_maker import REPOSITORY, wait_for
 
@@ -38,33 +39,20 @@ steps gives the same score on a slow machine, which a number of seconds does not
 THINK_S = 4
 
 
-class Place:
+class Place(CommandLine):
     """A checkout for the runs, with the code, model, data and installed agents of this one, and a scripted LLM."""
 
     def __init__(self, root: Path, url: str, log: Path, thinks: int) -> None:
         """Args: thinks: the turn after the first submission; no work is lost if it is interrupted."""
-        self.root, self.url, self.log, self.thinks = root, url, log, thinks
+        super().__init__(root)
+        self.url, self.log, self.thinks = url, log, thinks
 
     def base_url(self, agent: str) -> str:
         return self.url + ("/v1" if agent in WITH_V1 else "")
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "a2rl", *arguments],
-            cwd=self.root,
-            env=keep | {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: str) -> str:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=600)
-        assert process.returncode == 0, out + err
-        return out
+    def succeed(self, *arguments: str) -> None:
+        done = self.run(*arguments, timeout_s=600)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def runs(self) -> list[RunDir]:
         return list(RunDir.all(self.root / "runs"))
@@ -117,17 +105,14 @@ def assert_sound(place: Place, run: RunDir, agent: str) -> Trajectory:
     assert accepted[0].code_revision in commits
     assert accepted[1].code_revision in commits
     assert accepted[0].code_revision != accepted[1].code_revision
-    place.run("verify", run.id)
+    assert place.problems(run.id) == []
     whole = Trajectory.model_validate_json(run.trajectory.read_text(encoding="utf-8"))
     assert whole.agent.name == agent
     return whole
 
 
-@pytest.mark.parametrize("agent", AGENTS)
-def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str) -> None:
-    place.run("run", "--task", "gsm8k", "--agent", agent, "--base-url", place.base_url(agent), "--budget", "4m")
-    [run] = place.runs()
-    whole = assert_sound(place, run, agent)
+def assert_counted(place: Place, whole: Trajectory) -> None:
+    """Checks that the trajectory has every token that the LLM served, and the agent's commands."""
     served, total = place.served(), whole.final_metrics
     assert total is not None
     assert total.total_prompt_tokens == sum(each.input_tokens for each in served)
@@ -135,6 +120,13 @@ def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str)
     assert total.total_cached_tokens == sum(each.cached_tokens for each in served)
     commands = [call for step in whole.steps for call in step.tool_calls or ()]
     assert any("train.py" in json.dumps(call.arguments) for call in commands)
+
+
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent != "claude-code"])  # the README's agent, below
+def test_it_completes_a_run_and_every_token_is_counted(place: Place, agent: str) -> None:
+    place.succeed("run", "--task", "gsm8k", "--agent", agent, "--base-url", place.base_url(agent), "--budget", "4m")
+    [run] = place.runs()
+    assert_counted(place, assert_sound(place, run, agent))
 
 
 @pytest.mark.slow
@@ -147,7 +139,7 @@ def test_a_run_that_was_killed_goes_on_in_the_same_session(place: Place, agent: 
     flow.kill()
     flow.communicate()
     [run] = place.runs()
-    place.run("resume", run.id)
+    place.succeed("resume", run.id)
     whole = assert_sound(place, run, agent)
     assert len(run.ledger.events(AgentStarted)) == 2
     sessions = {step.extra.get("session_id") for step in whole.steps if step.extra and "session_id" in step.extra}
@@ -172,4 +164,4 @@ def test_the_readmes_section_on_real_agents_works_word_for_word(place: Place) ->
     assert done.returncode == 0, done.stdout + done.stderr
     [run] = place.runs()
     assert run.id in done.stdout
-    assert_sound(place, run, "claude-code")
+    assert_counted(place, assert_sound(place, run, "claude-code"))

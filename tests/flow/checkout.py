@@ -56,40 +56,13 @@ for number in range(count):
 '''
 
 
-class Checkout:
-    """A folder that `a2rl` uses as its checkout."""
+class CommandLine:
+    """Runs `a2rl` in a folder that it uses as its checkout."""
 
-    def __init__(self, root: Path, tasks: dict[str, str], items: int = EVAL_ITEMS, weights_bytes: int = 0) -> None:
-        """Args:
-        tasks: id of each copy of gsm8k -> text that is inserted at the start of its prepare function.
-        items: of the eval set.
-        weights_bytes: approximate size of the base model's weights; 0: as small as possible.
-        """
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.variables: dict[str, str] = {}
         """More of the environment of its commands."""
-        self._items = items
-        root.mkdir(parents=True)
-        for name in ("a2rl", "flows", "stages"):
-            (root / name).symlink_to(REPO / name)
-        (root / "agents").mkdir()
-        for agent in (REPO / "agents").iterdir():
-            (root / "agents" / agent.name).symlink_to(agent)
-        (root / "tasks").mkdir()
-        shutil.copyfile(REPO / "tasks/__init__.py", root / "tasks/__init__.py")
-        for task, before in tasks.items():
-            self._add_task(task, before)
-        self._write_params(list(tasks))
-        self._build_model()
-        if weights_bytes:
-            self._enlarge_model(weights_bytes)
-
-    def copy_to(self, root: Path, *without: str) -> "Checkout":
-        """Makes a second checkout with the same content at another path, except for what has one of these names."""
-        shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns(*without))
-        other = copy.copy(self)
-        other.root = root
-        return other
 
     def start(self, *arguments: str, **env: str) -> "subprocess.Popen[str]":
         """Starts an `a2rl` command in a new process group."""
@@ -121,6 +94,47 @@ class Checkout:
         checks = verify_run(RunDir(settings.runs / run_id), Tracker(settings))
         return [f"{check.what}: {check.problem}" for check in checks if check.problem]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of its commands."""
+        keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
+        ours = {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"}
+        return keep | ours | self.variables
+
+
+class Checkout(CommandLine):
+    """A folder that `a2rl` uses as its checkout."""
+
+    def __init__(self, root: Path, tasks: dict[str, str], items: int = EVAL_ITEMS, weights_bytes: int = 0) -> None:
+        """Args:
+        tasks: id of each copy of gsm8k -> text that is inserted at the start of its prepare function.
+        items: of the eval set.
+        weights_bytes: approximate size of the base model's weights; 0: as small as possible.
+        """
+        super().__init__(root)
+        self._items = items
+        root.mkdir(parents=True)
+        for name in ("a2rl", "flows", "stages"):
+            (root / name).symlink_to(REPO / name)
+        (root / "agents").mkdir()
+        for agent in (REPO / "agents").iterdir():
+            (root / "agents" / agent.name).symlink_to(agent)
+        (root / "tasks").mkdir()
+        shutil.copyfile(REPO / "tasks/__init__.py", root / "tasks/__init__.py")
+        for task, before in tasks.items():
+            self._add_task(task, before)
+        self._write_params(list(tasks))
+        self._build_model()
+        if weights_bytes:
+            self._enlarge_model(weights_bytes)
+
+    def copy_to(self, root: Path, *without: str) -> "Checkout":
+        """Makes a second checkout with the same content at another path, except for what has one of these names."""
+        shutil.copytree(self.root, root, symlinks=True, ignore=shutil.ignore_patterns(*without))
+        other = copy.copy(self)
+        other.root = root
+        return other
+
     def script(self, name: str, text: str) -> Path:
         """Writes a start script for --agent, in a separate folder."""
         folder = self.root / "scripts" / name
@@ -144,13 +158,6 @@ class Checkout:
             'base_url: http://127.0.0.1:9\nenv: {LLM: "{base_url}"}\n'
         )
         return folder.name
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment of its commands."""
-        keep = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
-        ours = {"A2RL_ROOT": str(self.root), "PYTHONPATH": str(self.root), "COLUMNS": "200"}
-        return keep | ours | self.variables
 
     def _add_task(self, task: str, before: str) -> None:
         folder = self.root / "tasks" / task
