@@ -75,13 +75,14 @@ test-agents: setup ## install the real agent systems and drive them by a script;
 	dvc repro --quiet baseline@gsm8k && wait $$installing
 	@python -m pytest -m "agents and not slow" -n 2 --dist load tests/agents
 
+# One cache, so that torch is read once. Whole paths tell files of several agents apart there that have the same name.
 check: setup ## check lint, format, imports and types
 	@ruff check --quiet .
 	@ruff format --quiet --check .
 	@lint-imports --no-logo >/dev/null || lint-imports
 	@mypy
 	@for agent in $$(dirname agents/*/*.py | sort -u); do (cd $$agent && mypy --no-error-summary \
-	  --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(CURDIR)/.mypy_cache/$$agent" .) || exit 1; done
+	  --config-file "$(CURDIR)/pyproject.toml" --cache-dir "$(CURDIR)/.mypy_cache" "$$PWD") || exit 1; done
 
 bench: setup ## measure the speed figures of the docs
 	@python -m tests.bench
