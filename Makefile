@@ -65,7 +65,7 @@ demo: setup ## run the whole benchmark on this machine: tiny model, mini data, s
 	@echo; echo "To look at the results: make ui (MLflow), or open the report over all runs, which links to that of each run"
 
 test: setup-textworld ## run the tests that need no GPU, no network and little time
-	@python -m pytest
+	@python -m pytest $(if $(MARKS),-m "$(MARKS)")
 
 test-all: setup-textworld ## run these, the heavy ones and the slow ones
 	@python -m pytest -m "not gpu and not network and not agents"
