@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
 from a2rl.sandbox.namespaces import TRY_NAMESPACES
-from a2rl.sandbox.selection import examine
+from a2rl.sandbox.selection import Machine, examine
 from tests.run_maker import spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -76,13 +77,8 @@ class Scene:
         return supervisor
 
     def isolation(self, kind: SandboxKind) -> Isolation:
-        """Returns the best isolation of a kind for this user, which root examines in the user's place."""
-        machine = examine()
-        if self.user == "nobody":
-            command = [self.python, "-I", "-S", "-c", TRY_NAMESPACES, str(self.root / "lib"), "0"]
-            errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
-            machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
-        best = machine.isolation(kind)
+        """Returns the best isolation of a kind for this user."""
+        best = examined(self.user, self.python, self.root).isolation(kind)
         return Isolation.of(kind, set(best.layers) - self.without)
 
     def attempts(self, sandbox: SandboxKind) -> dict[str, str]:
@@ -100,6 +96,17 @@ class Scene:
 
 def as_user(user: str) -> dict[str, Any]:
     return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if user == "nobody" else {}
+
+
+@cache
+def examined(user: str, python: str, root: Path) -> Machine:
+    """Returns what this machine supports for the user of a scene, which root examines in the user's place."""
+    machine = examine()
+    if user == "nobody":
+        command = [python, "-I", "-S", "-c", TRY_NAMESPACES, str(root / "lib"), "0"]
+        errors = json.loads(subprocess.run(command, check=True, capture_output=True, **as_user("nobody")).stdout)
+        machine = machine._replace(own=frozenset(layer for layer, error in errors.items() if not error))
+    return machine
 
 
 @contextmanager
