@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -257,6 +258,12 @@ class Finished(NamedTuple):
 
     run: RunDir
     settings: Settings
+
+
+def copy_of(finished: Finished, folder: Path) -> Finished:
+    """Returns a copy of the run below a folder, for a test to change, with the settings of the original."""
+    root = shutil.copytree(finished.run.root, folder / "runs" / finished.run.id, symlinks=True)
+    return Finished(RunDir(root), finished.settings)
 
 
 def worker_pids(pool: GraderPool) -> list[int]:

@@ -24,7 +24,7 @@ def grade(
     variant: Variant = "mini",
     source: Source = None,
     split: Split = "all",
-    limit: Annotated[int | None, typer.Option(min=1, help="Grade only so many items, each time the same.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Grade only this many items, always the same.")] = None,
     backend: Annotated[str | None, typer.Option(help="transformers or vllm.")] = None,
     generation: Annotated[
         str, typer.Option(help="How the model answers: temperature=0.6,samples=4 ...; the rest as params.yaml says.")

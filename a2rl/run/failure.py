@@ -95,7 +95,7 @@ def is_unfinished(run: RunDir) -> bool:
         closings = run.ledger.events(RunClosed)
     except UNREADABLE:
         return True
-    return not closings or closings[-1].failed_stage is not None or not run.record_path("validity").exists()
+    return not closings or not closings[-1].is_final or not run.record_path("validity").exists()
 
 
 def _baseline_score(run: RunDir) -> TaskScore:

@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from pydantic import ValidationError
@@ -30,6 +30,8 @@ from a2rl.run.spec import RunSpec
 
 LOCK = "owner.lock"
 MAX_BYTES = 4096
+WRITTEN_WITHIN_S = 0.5
+"""How long whoever has taken the lock may need to say who it is."""
 
 
 class Owner(StrictModel):
@@ -105,11 +107,13 @@ def idle(run: RunDir) -> Literal["waiting", "interrupted"] | None:
 
 
 def _owner(lock: FileLock) -> str:
-    try:
-        owner = Owner.model_validate_json(lock.read(MAX_BYTES))
-    except ValidationError:
-        return "another process"
-    return f"process {owner.pid} on {owner.host} since {owner.since}"
+    until = time.monotonic() + WRITTEN_WITHIN_S
+    while time.monotonic() < until:
+        with suppress(ValidationError):
+            owner = Owner.model_validate_json(lock.read(MAX_BYTES))
+            return f"process {owner.pid} on {owner.host} since {owner.since}"
+        time.sleep(WRITTEN_WITHIN_S / 10)
+    return "another process"
 
 
 def create_run(spec: RunSpec, settings: Settings) -> RunDir:

@@ -122,12 +122,11 @@ class RequestLogReader:
             self._tools[name] = self._tools.get(name, 0) + 1
         tokens = request.prompt_tokens + request.completion_tokens
         if tokens or (request.asked and not request.has_failed):
-            cost = request.cost_usd if tokens else 0.0
             use = ModelUse(
                 requests=1,
                 prompt_tokens=request.prompt_tokens,
                 completion_tokens=request.completion_tokens,
-                cost_usd=cost,
+                cost_usd=request.cost_usd if tokens else 0.0,
             )
             is_other = request.answered and not request.answered.startswith(request.asked)
             self._count(request.asked or UNNAMED, use, request.answered if is_other else "")

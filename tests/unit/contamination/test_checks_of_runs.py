@@ -1,6 +1,5 @@
 """Tests the checks of weights and texts on whole run directories."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from a2rl.scoring.score import summarise
 from a2rl.task_api.catalog import task_folder
 from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding, Validity
-from tests.run_maker import Finished, finished_run, grade_result
+from tests.run_maker import Finished, copy_of, finished_run, grade_result
 from tests.small_model import random_weights, read_weights, write_safetensors
 
 
@@ -32,8 +31,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 @pytest.fixture
 def finished(original: Finished, tmp_path: Path) -> Finished:
     """A copy of the run, for a test to change."""
-    root = shutil.copytree(original.run.root, tmp_path / "runs" / original.run.id, symlinks=True)
-    return Finished(RunDir(root), original.settings)
+    return copy_of(original, tmp_path)
 
 
 def evidence(finished: Finished) -> RunEvidence:

@@ -1,6 +1,5 @@
 """Tests what the checks of weights find in whole run directories."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +7,11 @@ import pytest
 
 from a2rl.core.files import write_model
 from a2rl.provenance.check import provenance, tries
-from a2rl.run.directory import RunDir
 from a2rl.run.ranking import best_submission
 from a2rl.run.records import GradeRecord
 from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Finding
-from tests.run_maker import Finished, finished_run, grade_result, item_results
+from tests.run_maker import Finished, copy_of, finished_run, grade_result, item_results
 from tests.small_model import Weight, random_weights, read_weights, write_safetensors
 
 
@@ -25,8 +23,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 @pytest.fixture
 def evidence(original: Finished, tmp_path: Path) -> RunEvidence:
     """Of a copy of the run, for a test to change."""
-    root = shutil.copytree(original.run.root, tmp_path / "runs" / original.run.id, symlinks=True)
-    return RunEvidence(RunDir(root), original.settings)
+    return RunEvidence(*copy_of(original, tmp_path))
 
 
 def result(evidence: RunEvidence) -> Path:
