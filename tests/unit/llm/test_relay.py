@@ -19,6 +19,7 @@ import pytest
 from a2rl.agent_systems.transcripts.ending import UNRECORDED, FailedRequest, ending
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
+from a2rl.core.files import _exchange
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import UsageLimits
 from a2rl.llm.relay.messages import AnswerReader
@@ -222,8 +223,7 @@ def test_a_record_that_could_not_be_written_is_written_later(
     log.rename(tmp_path / "log")
     log.mkdir()  # so it cannot be written for a while
     assert [post(relay).status_code for _ in range(3)] == [200, UNRECORDED, UNRECORDED]
-    log.rmdir()
-    (tmp_path / "log").rename(log)
+    _exchange(tmp_path / "log", log)  # at once: a record that is just being written must not make a new file
     provider.answer = overloaded
     assert post(relay, stream=True).status_code == 200
     assert (seen(run, 5).refused, seen(run, 5).prompt_tokens > 1400) == (2, True)
