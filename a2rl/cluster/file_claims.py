@@ -77,8 +77,11 @@ class FileClaims(Claims):
 
     def row(self, run_id: str) -> RunRow | None:
         """Returns the row of a run; None if it is unknown."""
-        row = self._read(run_id)
-        return None if row is None else self._show(row)
+        if not self._path(run_id).exists():
+            return None
+        with self._locked(run_id):  # a take locks the run before it writes who the owner is
+            row = self._read(run_id)
+            return None if row is None else self._show(row)
 
     def _update(
         self, run_id: str, applies: Callable[[RunRow], bool], by_owner: bool = False, **changes: object

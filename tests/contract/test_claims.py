@@ -64,6 +64,20 @@ def test_of_many_takers_at_once_one_wins(connect: Callable[[], Claims]) -> None:
     assert (row.owner, row.epoch, row.live) == (winner, 1, True)
 
 
+def test_a_run_that_is_being_taken_is_never_one_of_nobody(connect: Callable[[], Claims]) -> None:
+    """Before, a row could be read that was live and had no owner yet."""
+    taker, reader = connect(), connect()
+    taker.register([RUN])
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(20):
+            taking = threads.submit(taker.take, RUN, f"host:{number}:x")
+            while not taking.done():
+                row = reader.row(RUN.run_id)
+                assert row is not None
+                assert not row.live or row.owner == f"host:{number}:x"
+            taker.release(taking.result(), "", done=False)
+
+
 def test_changes_at_the_same_time_lose_nothing(claims: Claims) -> None:
     claim = claims.take(RUN, "a")
     changes: list[Callable[[int], object]] = [
