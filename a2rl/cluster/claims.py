@@ -153,7 +153,7 @@ class Claims(ABC):
     def take(self, run: NewRun, owner: str) -> Claim:
         """Takes a run; one that is unknown is registered first. Raises ClaimTakenError if that is not possible.
 
-        Each call is for another owner; a call for the owner of the run was not answered before, and takes it again.
+        Each call is for another owner. A call for the owner of the run was not answered before, and is the same take.
         """
 
     @abstractmethod

@@ -47,14 +47,13 @@ class FileClaims(Claims):
             if before.done:
                 raise taken(before)
             lock = self._locks.get(run.run_id) if before.owner == owner else None
+            epoch = before.epoch + (lock is None)
             if lock is None:
                 lock = FileLock(self._owner(run.run_id))
                 undo.callback(lock.release)
                 if not lock.take():
                     raise taken(before)
-            changed = before.model_copy(
-                update={"owner": owner, "epoch": before.epoch + 1, "beat_at": time.time(), "outcome": ""}
-            )
+            changed = before.model_copy(update={"owner": owner, "epoch": epoch, "beat_at": time.time(), "outcome": ""})
             write_model(self._path(run.run_id), changed)
             undo.pop_all()
             self._locks[run.run_id] = lock

@@ -72,12 +72,13 @@ class PostgresClaims(Claims):
             before = _select(database, "WHERE run_id = %s FOR UPDATE", run.run_id)[0]
             if before.done or (before.live and before.owner != owner):
                 raise taken(before)
+            epoch = before.epoch + (not before.live)
             database.execute(
-                "UPDATE a2rl_runs SET owner = %s, epoch = epoch + 1, until = now() + %s * interval '1 second', "
+                "UPDATE a2rl_runs SET owner = %s, epoch = %s, until = now() + %s * interval '1 second', "
                 "beat_at = now(), outcome = '' WHERE run_id = %s",
-                (owner, self.lease_s, run.run_id),
+                (owner, epoch, self.lease_s, run.run_id),
             )
-            return Claim(run.run_id, owner, before.epoch + 1, before)
+            return Claim(run.run_id, owner, epoch, before)
 
         return self._patiently(take)
 

@@ -145,7 +145,7 @@ def test_every_call_of_an_owner_may_be_repeated(claims: Claims) -> None:
         assert claims.next_attempt(RUN.run_id, 1, "the machine died")
     row = claims.row(RUN.run_id)
     assert row is not None
-    assert (row.seq, row.head, row.attempt, row.live) == (3, "hash-3", 2, False)
+    assert (row.seq, row.head, row.epoch, row.attempt, row.live) == (3, "hash-3", 1, 2, False)
 
 
 class BreakingDriver:
@@ -205,7 +205,7 @@ def test_a_connection_that_breaks_around_a_commit_costs_nothing(after: bool) -> 
         work_once(claims, faulty)
         row = claims.row(RUN.run_id)
     assert row is not None
-    assert (row.seq, row.head, row.attempt, row.live) == (3, "hash-3", 2, False)
+    assert (row.seq, row.head, row.epoch, row.attempt, row.live) == (3, "hash-3", 1, 2, False)
 
 
 @pytest.mark.slow
