@@ -163,6 +163,7 @@ def _meant(name: str, trust: bool, settings: Settings) -> list[RunDir]:
         UsageError: There is no such run, or it cannot be continued here.
     """
     from a2rl.cli.suites import find_or_fetch
+    from a2rl.cluster.holding import Cluster
 
     is_run = (settings.runs / run_name(name, settings) / "spec.json").is_file()
     named = [] if is_run else [run for run in RunDir.all(settings.runs) if run.goes_by([name])]
@@ -170,7 +171,9 @@ def _meant(name: str, trust: bool, settings: Settings) -> list[RunDir]:
         return [find_or_fetch(name, settings)]
     if trust:
         raise UsageError(f"--trust is for single runs, whose settings you have read; {name!r} stands for {len(named)}")
-    if not (unfinished := [run for run in named if is_unfinished(run)]):
+    cluster = Cluster.of(settings)  # where a run may still be open whose last state is not in the store
+    still_open = {row.run_id for row in cluster.claims.rows(name) if not row.done} if cluster else set()
+    if not (unfinished := [run for run in named if is_unfinished(run) or run.id in still_open]):
         by = "--suite" if named[0].spec.suite == name else "--launch"
         raise UsageError(f"all {len(named)} runs of {name!r} have ended: `a2rl runs {by} {name}` lists them")
     found = []

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from a2rl.cli import flow_runner, launching
 from a2rl.cli.commands import app
+from a2rl.cluster.holding import Cluster, new_run
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.mlflow.tracking import Tracker
@@ -99,6 +100,24 @@ def test_a_suite_stands_for_its_runs_that_have_not_ended(
     for name, option in (("smoke", "--suite"), ("smoke-1", "--launch")):
         refused = CliRunner().invoke(app, ["resume", name]).exception
         assert f"all 4 runs of '{name}' have ended: `a2rl runs {option} {name}`" in str(refused)
+
+
+def test_a_run_whose_end_is_not_in_the_store_has_not_ended(
+    settings: Settings, smoke: dict[str, RunDir], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    resumed: list[str] = []
+    for name, value in (("A2RL_ROOT", str(settings.root)), ("A2RL_STORE", f"file://{tmp_path}/store")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launching, "_check", lambda *_: None)
+    monkeypatch.setattr(flow_runner, "run_flow", lambda runs, _: resumed.extend(run.id for run in runs))
+    for name in ("failed", "not-closed", "not-judged"):
+        shutil.rmtree(smoke[name].root)
+    claims = Cluster.needed(Settings.load()).claims
+    claims.release(claims.take(new_run(smoke["ended"].spec), "host:1:x"), "the store is away", done=False)
+    CliRunner().invoke(app, ["resume", "smoke-1"])
+    assert resumed == ["ended"]
+    claims.close("ended", "improved")
+    assert "all 1 runs of 'smoke-1' have ended" in str(CliRunner().invoke(app, ["resume", "smoke-1"]).exception)
 
 
 @pytest.mark.heavy
