@@ -27,7 +27,7 @@ from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_proxies
 from a2rl.run.budget import format_duration
-from a2rl.run.directory import RunDir, pipeline_log
+from a2rl.run.directory import ASIDE_LOG, RunDir, aside_log, pipeline_log
 from a2rl.run.disk import format_bytes
 from a2rl.run.events import (
     AgentEnded,
@@ -158,7 +158,7 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
 
     Raises:
         A2rlError: The flow has failed, or the user's proxy is none that Prefect could use.
-        InfrastructureError: Prefect failed before all runs had ended.
+        InfrastructureError: Something else failed before all runs had ended.
         InterruptedByUserError: The user stopped it.
     """
     require_proxies(settings.environ)
@@ -184,9 +184,10 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
 
 
 def _raise_unless_ended(runs: Sequence[RunDir], error: BaseException) -> None:
-    """Raises what ended a flow, unless it is an error of Prefect's after the end of all runs, which changes nothing.
+    """Raises what ended a flow, unless it came after the end of all runs, and changes nothing.
 
-    Prefect's own error may have come while it handled ours, or a Ctrl-C, which then says more.
+    An error of Prefect's may have come while it handled ours, or a Ctrl-C, which then says more. Any other error is not
+    said to be Prefect's: what shows the runs, for example, may have failed as well.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt | A2rlError):
@@ -197,11 +198,12 @@ def _raise_unless_ended(runs: Sequence[RunDir], error: BaseException) -> None:
         raise InterruptedByUserError(f"stopped; nothing is lost. Continue with: {resume}") from error
     if cause is not None:
         raise cause
-    for run in left:
-        log_failure(pipeline_log(run), "Prefect", error)
+    for run in runs:
+        log_failure(pipeline_log(run) if run in left else aside_log(run), "the flow", error)
+    failed = f"the flow failed: {type(error).__name__}: {first_line(error)}"
     if left:
-        raise InfrastructureError(f"Prefect failed: {first_line(error)}. Continue with: {resume}") from error
-    say_aside(f"Prefect could not be told that all runs have ended: {first_line(error)}", style="yellow")
+        raise InfrastructureError(f"{failed}. Continue with: {resume}") from error
+    say_aside(f"all runs have ended; after that, {failed} (logs/{ASIDE_LOG} of each run has more)", style="yellow")
 
 
 def end_once() -> None:

@@ -97,7 +97,20 @@ def test_a_server_that_is_lost_at_the_end_costs_one_line(
     monkeypatch.setattr(pipeline, "a2rl", fails_while_it_handles(None))
     run_flow([ended(run)], users_own)
     [_, line] = capsys.readouterr().err.splitlines()
-    assert line == "Prefect could not be told that all runs have ended: the server has gone"
+    assert line.startswith("all runs have ended; after that, the flow failed: ConnectError: the server has gone (")
+
+
+def test_an_error_of_our_own_is_not_said_to_be_prefects(
+    run: RunDir, users_own: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a column")
+
+    monkeypatch.setattr(pipeline, "a2rl", lambda **_: monkeypatch.setattr(flow_runner.Follower, "_look", fail))
+    run_flow([ended(run)], users_own)
+    [_, line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("all runs have ended; after that, the flow failed: KeyError: 'a column' (")
+    assert "Traceback" in (run.logs / "aside.jsonl").read_text()
 
 
 def test_a_server_that_is_lost_before_the_end_is_named(
