@@ -18,7 +18,7 @@ from a2rl.core.printable import printable
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
-from a2rl.run.owner import owned, require_made_here
+from a2rl.run.owner import is_made_here, owned
 from a2rl.run.records import RunVerdict
 from a2rl.run.spec import Mode
 from a2rl.validity.record import Word
@@ -189,9 +189,7 @@ def _anchor(run: RunDir, params: AnchorParams, settings: Settings) -> None:
     from a2rl.anchor.signatures import FILE
 
     parts = anchors_of(params, settings.root)
-    try:
-        require_made_here([run], settings)
-    except UsageError:
+    if not is_made_here(run, settings):
         return
     behind = [late for part in parts if (late := part.catch_up(run))]
     if params.key and not behind and not (run.root / FILE).exists():

@@ -29,7 +29,7 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import is_unfinished, refusal
 from a2rl.run.names import FILE, read_stored
-from a2rl.run.owner import locked, owned
+from a2rl.run.owner import locked, owned, trust
 from a2rl.run.records import GradeRecord
 from a2rl.run.spec import RunSpec
 
@@ -114,15 +114,16 @@ def held(
     row = cluster.claims.row(run.id)
     if row is not None and (row.live or row.done):
         raise taken(row)
-    spec = run.spec if (run.root / "spec.json").exists() else read_spec(cluster.store, run.id)
-    if spec is None:
-        run.load_spec()  # raises UsageError
-        return
+    stored = read_spec(cluster.store, run.id)
+    spec = stored if stored and not (run.root / "spec.json").exists() else run.load_spec()
+    if stored not in (None, spec):
+        raise UsageError(f"run {run.id} has other settings in the store: move {run.root} away, and resume the run")
     run.root.mkdir(parents=True, exist_ok=True)
     with locked(run):
         since = awake_and_asleep()
         claim = cluster.claims.take(new_run(spec), this_owner())
         with _claimed(run, cluster, claim, on_lost, since) as lease:
+            trust(run, settings)  # a worker's checkout may have it only from the store
             yield Tenure(lease)
 
 

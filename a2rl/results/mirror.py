@@ -15,7 +15,7 @@ from a2rl.core.errors import A2rlError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.names import stored_entries
-from a2rl.run.owner import require_made_here
+from a2rl.run.owner import is_made_here
 
 LOOK_EVERY_S = 1.0
 PAUSE_S = (5.0, 15.0, 60.0)
@@ -145,13 +145,7 @@ class Mirror:
 
 
 def left_behind(settings: Settings) -> Iterator[RunDir]:
-    """Yields the runs of this checkout of which MLflow lacks something. Those that were made elsewhere are left alone:
-    what looks like a file there may lead anywhere."""
+    """Yields the runs of which MLflow lacks something; those that were made elsewhere are left alone."""
     for mark in sorted(settings.runs.glob(f"*/logs/{MLFLOW_NOTE.file}")):
-        run = RunDir(mark.parents[1])
-        try:
-            run.check_plain()
-            require_made_here([run], settings)
-        except (A2rlError, OSError):
-            continue
-        yield run
+        if is_made_here(run := RunDir(mark.parents[1]), settings):
+            yield run

@@ -159,3 +159,13 @@ def require_made_here(runs: Iterable[RunDir], settings: Settings) -> None:
                 f"{spec.agent}, URL of its LLM {spec.base_url or 'that of the agent'}, sandbox {spec.sandbox}. Read "
                 f"{run.root / 'spec.json'}; if you agree to all of it, `a2rl resume --trust {run.id}`"
             )
+
+
+def is_made_here(run: RunDir, settings: Settings) -> bool:
+    """Says whether `require_made_here` accepts a run, in whose directory what looks like a file may lead anywhere."""
+    try:
+        run.check_plain()
+        require_made_here([run], settings)
+    except (A2rlError, OSError):
+        return False
+    return True

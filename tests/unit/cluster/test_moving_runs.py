@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
-from a2rl.cluster.copies import read_manifest, write_spec
+from a2rl.cluster.copies import read_manifest, read_spec, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.cluster.replica import Replica, progress_of
@@ -25,6 +25,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, SubmissionAccepted
 from a2rl.run.failure import forget_failure, mark_refused
 from a2rl.run.names import stored_entries
+from a2rl.run.owner import is_made_here
 from tests.run_maker import FakePool, checkout, submit_checkpoint
 from tests.small_model import trained_copy
 
@@ -132,6 +133,23 @@ def test_a_copied_run_does_not_go_on_without_its_store(run: RunDir, store: Clust
     del settings.environ["A2RL_STORE"]
     with pytest.raises(UsageError, match="set A2RL_STORE"), held(run, settings):
         pass
+
+
+def test_a_run_from_the_store_counts_as_made_where_it_went_on(run: RunDir, store: Cluster, other: Settings) -> None:
+    """So `a2rl report` signs it there, too, and what MLflow lacks is mirrored later."""
+    write_spec(store.store, run.spec)
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        assert is_made_here(moved, other)
+
+
+def test_a_folder_with_other_settings_than_the_stores_is_refused(run: RunDir, store: Cluster, other: Settings) -> None:
+    write_spec(store.store, run.spec)
+    sent = RunDir.create(other.runs, run.spec.model_copy(update={"base_url": "https://collects.example/v1"}))
+    with pytest.raises(UsageError, match="has other settings in the store"), held(sent, other):
+        pass
+    assert read_spec(store.store, run.id) == run.spec
+    assert not is_made_here(sent, other)
 
 
 def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other: Settings) -> None:
