@@ -23,6 +23,7 @@ from a2rl.results.suite.leaderboard import CHOSEN, MARKS, Board, Reversal, Stand
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
+from a2rl.run.owner import is_made_here
 from a2rl.scoring.means import Interval
 from a2rl.task_api.catalog import tasks_here
 from a2rl.task_api.contract import Variant
@@ -119,7 +120,9 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     if not found.runs:
         raise UsageError("there is no run to report on")
     folder = settings.reports / name
-    links = {run.id: os.path.relpath(run.report, folder) for run in runs if run.report.exists()}
+    # The page of a run that was sent may have been written by anybody.
+    ours = [run for run in runs if run.root.parent == settings.fetched or is_made_here(run, settings)]
+    links = {run.id: os.path.relpath(run.report, folder) for run in ours if run.report.exists()}
     return write_site(folder, name, found, links, settings)
 
 

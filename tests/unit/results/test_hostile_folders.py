@@ -27,7 +27,7 @@ from a2rl.core.settings import Settings
 from a2rl.judge.account import Account
 from a2rl.results.mirror import MLFLOW_NOTE, left_behind
 from a2rl.results.report.page import write_report
-from a2rl.results.suite.files import runs_of
+from a2rl.results.suite.files import runs_of, write_suite_report
 from a2rl.results.suite.run_summary import summaries
 from a2rl.results.verify import verify_run
 from a2rl.run.directory import RunDir
@@ -277,6 +277,15 @@ def test_a_report_signs_only_a_run_that_was_made_here(sent: Sent, monkeypatch: p
     trust(sent.run, sent.settings)
     stored_runs.report(sent.run.id)
     assert len(read_signatures(sent.run.root)) == 1
+
+
+def test_a_report_over_runs_links_to_no_page_that_was_sent(sent: Sent) -> None:
+    sent.run.report.parent.mkdir(exist_ok=True)
+    sent.run.report.write_text("<script>steal()</script>")
+    link = f'href="../../runs/{sent.run.id}/report/index.html"'
+    assert link not in write_suite_report("all", [sent.run], sent.settings).read_text()
+    trust(sent.run, sent.settings)
+    assert link in write_suite_report("all", [sent.run], sent.settings).read_text()
 
 
 def test_a_path_means_the_run_that_is_there(sent: Sent, tmp_path: Path) -> None:
