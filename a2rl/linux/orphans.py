@@ -15,6 +15,7 @@ Standard library only (so no psutil): the supervisor imports this module.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -93,6 +94,11 @@ class ProcessTrace(NamedTuple):
             part.replace(path)
 
 
+def short_link(marker: str) -> Path:
+    """Returns the short link to an agent's temporary folder. Only who knows the marker, the secret, knows its name."""
+    return Path("/tmp", f"a2rl-{hashlib.sha256(marker.encode()).hexdigest()[:12]}")
+
+
 def has_orphans(path: Path) -> bool:
     """Whether a process from the trace in this file is alive."""
     trace = ProcessTrace.read(path)
@@ -123,6 +129,8 @@ def end_traced_processes(trace: ProcessTrace) -> tuple[tuple[int, str], ...]:
         orphans = _orphans(trace, known)
         if not orphans:
             trace.group.remove()
+            with contextlib.suppress(OSError):
+                short_link(trace.marker).unlink()
             return ()
         known |= {(each.pid, each.started) for each in orphans}
         for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -23,7 +23,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from a2rl.core.secrets import register_secrets
 from a2rl.linux import process_tree as tree
 from a2rl.linux import resources
 from a2rl.linux.cgroup import ControlGroup
-from a2rl.linux.orphans import MARKER, ProcessTrace
+from a2rl.linux.orphans import MARKER, ProcessTrace, short_link
 from a2rl.sandbox.agent_log import keep_log
 from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
@@ -106,26 +105,20 @@ def _last_output_line(process: "subprocess.Popen[bytes]") -> str:
     return next((line for line in reversed(lines) if line), "it ended without a message")
 
 
-@contextlib.contextmanager
-def short_temporary_folder(command: AgentCommand) -> Iterator[AgentCommand]:
-    """Gives the agent a short link to its TMPDIR for the duration of the context.
+def with_short_temporary_folder(command: AgentCommand) -> AgentCommand:
+    """Gives the agent a short link to its TMPDIR, which is removed when its processes have ended, by whoever ends them.
 
     Programs (Python's multiprocessing, vLLM, tmux) create local sockets there, whose paths are limited to 107
     characters.
     """
-    if not (folder := command.env.get("TMPDIR")):
-        yield command
-        return
-    link = Path("/tmp", f"a2rl-{os.urandom(6).hex()}")
+    if not {MARKER, "TMPDIR"} <= command.env.keys():
+        return command
+    link = short_link(command.env[MARKER])
     try:
-        link.symlink_to(folder)
+        link.symlink_to(command.env["TMPDIR"])
     except OSError:  # a machine that lets nobody write there; only such programs as need a short path would fail
-        yield command
-        return
-    try:
-        yield command._replace(env={**command.env, "TMPDIR": str(link)})
-    finally:
-        link.unlink(missing_ok=True)
+        return command
+    return command._replace(env={**command.env, "TMPDIR": str(link)})
 
 
 class Terminator(NamedTuple):
@@ -182,6 +175,8 @@ def _report(command: AgentCommand, ended: AgentExit) -> None:
     limits = command.confinement
     if limits is not None and limits.user and not (limits.devices or limits.bwrap):
         remove_left_files(limits.user, Path(command.log))
+    with contextlib.suppress(OSError):
+        short_link(command.env.get(MARKER, "")).unlink()
     if command.trace and not ended.survivors:
         with contextlib.suppress(OSError):
             Path(command.trace).unlink()
@@ -212,8 +207,8 @@ class Supervision:
     def run(self) -> AgentExit:
         """Runs the agent until it ends or the inbox closes, then ends all of its remaining processes."""
         try:
-            with short_temporary_folder(self._command) as self._command:
-                return self._run()
+            self._command = with_short_temporary_folder(self._command)
+            return self._run()
         except OSError as error:
             ended = self._terminator.end()
             name = self._command.command[0]

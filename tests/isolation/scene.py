@@ -18,6 +18,7 @@ from typing import Any
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.execution.command import confinement_of
+from a2rl.linux.orphans import MARKER
 from a2rl.run.directory import RunDir
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.isolation import Isolation, Layer, SandboxKind
@@ -65,7 +66,10 @@ class Scene:
         workspace = self.run.workspace
         isolation = self.isolation(sandbox)
         confinement = confinement_of(self.run, agent, settings, isolation, connect=(self.facts["grading_port"],))
-        environment = {"PATH": os.environ["PATH"], "TMPDIR": str(workspace / ".tmp"), "HOME": str(workspace / ".home")}
+        environment = {
+            "PATH": os.environ["PATH"], "TMPDIR": str(workspace / ".tmp"), "HOME": str(workspace / ".home"),
+            MARKER: os.urandom(16).hex(),
+        }  # fmt: skip
         work = AgentCommand(command, str(workspace), environment, str(self.run.logs / "agent.log"), confinement)
         supervisor = subprocess.Popen(
             [self.python, "-I", "-S", "-c", START, str(self.root / "lib")],

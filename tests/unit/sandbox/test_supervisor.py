@@ -144,6 +144,26 @@ def test_killing_the_pipeline_ends_the_agent_and_all_it_started(
     wait_for(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.parametrize("dies", [(), ("child",), ("guard",), ("child", "guard")], ids=str)
+def test_the_link_to_the_temporary_folder_goes_with_the_agent(
+    settings: Settings, tmp_path: Path, dies: tuple[str, ...]
+) -> None:
+    script, trace = 'echo "$TMPDIR" > tmp; mv tmp where; exec sleep 600', str(tmp_path / "processes.json")
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = AgentCommand(["sh", "-c", script], str(tmp_path), env, log(tmp_path), trace=trace)
+    with AgentProcess(command, settings) as process:
+        wait_for((tmp_path / "where").exists)
+        link = Path((tmp_path / "where").read_text().strip())
+        assert link.readlink() == tmp_path
+        pids = {"guard": process.pid, "child": children(process.pid)[0]}
+        for each in dies:
+            os.kill(pids[each], signal.SIGSTOP)
+        for each in dies:
+            os.kill(pids[each], signal.SIGKILL)
+        process.stop()
+    assert not link.is_symlink()
+
+
 def test_the_agents_root_is_found_however_slow_the_machine_is(
     start: Callable[..., AgentProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
