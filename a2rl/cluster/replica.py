@@ -40,7 +40,9 @@ from a2rl.run.records import STAGES, ExecuteRecord, GradeRecord
 TICK_S = 0.3
 STATE_EVERY_S = 20.0
 """How often the clock and the agent's code are copied if nothing happens in the ledger."""
-LOGS_EVERY_S = 300.0
+LOGS_PAUSE, LOGS_EVERY_S = 50.0, 300.0
+"""How long logs wait for their next copy: so many times as long as the last one took, and at most so long. A machine
+that takes over does not know what the agent has spent since then."""
 LAST_COPY_S, STOPPED_COPY_S = 900.0, 20.0
 """How long to try to copy the last state of a run; the second, if the user has stopped the run."""
 ACCOUNTS = "*account.db"
@@ -94,7 +96,7 @@ class Replica:
         """The state and the digest of each file that was copied."""
         self._number = 0
         self._lock = threading.Lock()
-        self._state_at = self._logs_at = 0.0
+        self._state_at = self._logs_due_at = 0.0
         self._thread = Background("copying to the store", self.look, lambda: TICK_S, aside_log(run))
         self._mark_valid(self._valid)
 
@@ -109,9 +111,11 @@ class Replica:
         """Copies what is new, if there is something, or if it is time to copy the clock."""
         now = time.monotonic()
         if self._run.ledger.rows(after=self._valid.seq) or now - self._state_at >= STATE_EVERY_S:
-            logs_are_due = now - self._logs_at >= LOGS_EVERY_S
+            logs_are_due = now >= self._logs_due_at
             self.push(logs_are_due)
-            self._state_at, self._logs_at = now, now if logs_are_due else self._logs_at
+            self._state_at = now
+            if logs_are_due:
+                self._logs_due_at = now + min(LOGS_PAUSE * (time.monotonic() - now), LOGS_EVERY_S)
 
     def finish(self) -> None:
         """Copies everything for the last time, after the thread has ended.

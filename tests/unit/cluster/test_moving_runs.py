@@ -11,7 +11,7 @@ from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, R
 from a2rl.cluster.copies import read_manifest, read_spec, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run
-from a2rl.cluster.replica import Replica, progress_of
+from a2rl.cluster.replica import STATE_EVERY_S, Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
@@ -150,6 +150,23 @@ def test_a_folder_with_other_settings_than_the_stores_is_refused(run: RunDir, st
         pass
     assert read_spec(store.store, run.id) == run.spec
     assert not is_made_here(sent, other)
+
+
+def test_what_an_agent_has_spent_is_copied_with_its_clock(
+    run: RunDir, store: Cluster, other: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small logs do not wait until large ones would be copied."""
+    replica, spent = copy_by_hand(run, store), run.logs / "llm.jsonl"
+    spent.write_text("$1\n")
+    replica.look()
+    spent.write_text("$1\n$2\n")
+    later = time.monotonic() + STATE_EVERY_S
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: later)
+        replica.look()
+    abandon(store, run)
+    with held(RunDir(other.runs / run.id), other):
+        assert (other.runs / run.id / "logs" / "llm.jsonl").read_text() == "$1\n$2\n"
 
 
 def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other: Settings) -> None:
