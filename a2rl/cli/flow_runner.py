@@ -186,8 +186,8 @@ def run_flow(runs: Sequence[RunDir], settings: Settings, **parameters: Any) -> N
 def _raise_unless_ended(runs: Sequence[RunDir], error: BaseException) -> None:
     """Raises what ended a flow, unless it came after the end of all runs, and changes nothing.
 
-    An error of Prefect's may have come while it handled ours, or a Ctrl-C, which then says more. Any other error is not
-    said to be Prefect's: what shows the runs, for example, may have failed as well.
+    Prefect's own error may have come while it handled ours, or a Ctrl-C, which then says more. An error of another type
+    is not necessarily Prefect's.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KeyboardInterrupt | A2rlError):

@@ -20,7 +20,7 @@ from a2rl.cluster.copies import (
     read_spec,
     write_spec,
 )
-from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
+from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import file_digest, machine_failure, write_model
 from a2rl.judge.account import Account
 from a2rl.linux.orphans import TRACE, end_orphans
@@ -71,14 +71,10 @@ def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> CopyManif
 
 
 def _have_spec(run: RunDir, store: ObjectStore) -> None:
-    """Makes sure that both this machine and the store have the settings of a run that begins."""
-    if (run.root / "spec.json").exists():
-        write_spec(store, run.spec)
-        return
-    spec = read_spec(store, run.id)
-    if spec is None:
-        raise UsageError(f"neither this checkout nor the store has run {run.id}: `a2rl suite status` lists the runs")
-    write_model(run.root / "spec.json", spec)
+    """Makes sure that both this machine and the store have the settings of a run that begins; one of them has."""
+    if not (run.root / "spec.json").exists() and (spec := read_spec(store, run.id)) is not None:
+        write_model(run.root / "spec.json", spec)
+    write_spec(store, run.load_spec())
     run.logs.mkdir(exist_ok=True)
 
 
