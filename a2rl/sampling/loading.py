@@ -43,10 +43,14 @@ def missing_weights(folder: Path) -> list[str]:
 
 def _load(folder: Path, **how: Any) -> tuple[Any, list[str]]:
     """Loads a model; returns it and the names of weights that its folder lacks."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    config = AutoConfig.from_pretrained(folder, **SAFE)
+    if config.get_text_config()._attn_implementation not in (None, "eager", "sdpa"):
+        config._attn_implementation = None  # such as flash attention, which this machine may lack: the usual one
+        how["config"] = config
     model, loading = AutoModelForCausalLM.from_pretrained(
         folder, **SAFE, use_safetensors=True, output_loading_info=True, **how
     )

@@ -18,6 +18,8 @@ from transformers import AttentionInterface
 
 BY_ROWS = "by_rows"
 """The name of this attention in transformers, where it is followed by that of the one that it calls."""
+TAKE_MASKS = ("eager", "sdpa")
+"""Functions of transformers that take any mask, which those of flash attention do not."""
 OWN_MASKS = {"doge"}
 """Types of models whose attention adds to its mask something of the shape of the keys."""
 
@@ -82,14 +84,17 @@ def by_rows(model: Any) -> Iterator[bool]:
     Yields:
         Whether it can. A model whose class has attention of its own, such as Falcon or GPT-J, cannot, and reads one row
         at a time.
+
+    Raises:
+        ValueError: The model has an attention that takes no masks, and cannot be given another one.
     """
     before = model.config._attn_implementation
-    if model.config.model_type in OWN_MASKS:
-        yield False
-        return
-    model.set_attn_implementation(f"{BY_ROWS}|{before}")
+    name = before if before in TAKE_MASKS else "sdpa" if model._supports_sdpa else "eager"
+    model.set_attn_implementation(name if model.config.model_type in OWN_MASKS else f"{BY_ROWS}|{name}")
     try:
-        yield model.config._attn_implementation != before
+        if not (now := model.config._attn_implementation).endswith(TAKE_MASKS):
+            raise ValueError(f"the decoder cannot use the attention {now!r}: load the model with 'eager' or 'sdpa'")
+        yield now.startswith(BY_ROWS)
     finally:
         model.set_attn_implementation(before)
 
@@ -137,7 +142,7 @@ def _rectangle(
     return result
 
 
-for _name in ("eager", "sdpa"):
+for _name in TAKE_MASKS:
     AttentionInterface.register(f"{BY_ROWS}|{_name}", partial(_attend, _name))
 
 

@@ -1,5 +1,6 @@
 """Tests the transformers back end with a very small random model, and what both back ends refuse."""
 
+import json
 import random
 import shutil
 import threading
@@ -470,6 +471,17 @@ def test_other_architectures_write_what_transformers_would(
         tokens = tokenizer(prompt, return_tensors="pt")
         written = network.generate(**tokens, max_new_tokens=12, do_sample=False, pad_token_id=0)[0]
         assert completion.text == tokenizer.decode(written[tokens["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_model_whose_files_ask_for_flash_attention_is_read(key: str, model: Path, tmp_path: Path) -> None:
+    """The machine may lack it."""
+    shutil.copytree(model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: "flash_attention_2"}))
+    params = SamplingParams(max_new_tokens=4)
+    with open_sampler(model) as usual, open_sampler(tmp_path) as sampler:
+        assert sampler.generate(PROMPTS, params) == usual.generate(PROMPTS, params)
 
 
 def test_a_model_with_recurrent_layers_is_refused_with_advice(model: Path, tmp_path: Path) -> None:

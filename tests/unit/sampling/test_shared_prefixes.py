@@ -134,6 +134,24 @@ def test_a_model_with_its_own_attention_reads_row_by_row(monkeypatch: pytest.Mon
     assert decoded(model, PROMPTS) == expected
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt-oss", "doge"])
+def test_flash_attention_is_replaced_while_rows_are_read(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every machine has flash attention, so this model has it only by name."""
+    model = network(family)
+    expected = decoded(model, PROMPTS)
+    monkeypatch.setattr(model.config, "_attn_implementation_internal", "flash_attention_2")
+    monkeypatch.setattr(model, "_check_and_adjust_attn_implementation", lambda name, **_: name)
+    assert decoded(model, PROMPTS) == expected
+    assert model.config._attn_implementation == "flash_attention_2"
+
+
+def test_flash_attention_that_cannot_be_replaced_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network("gpt-j")
+    monkeypatch.setattr(model.config, "_attn_implementation_internal", "flash_attention_2")
+    with pytest.raises(ValueError, match="load the model with 'eager' or 'sdpa'"):
+        decoded(model, PROMPTS)
+
+
 @pytest.mark.parametrize("family", ["llama", "llama, eager", "gemma3"])
 def test_rows_are_read_in_mixed_precision_too(family: str) -> None:
     model = network(family)
