@@ -14,6 +14,7 @@ from a2rl.core.files import FrozenModel, StrictModel, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.outputs import ProgressFile, join_outputs, outputs_path, recorded
 from a2rl.judge.account import Account
+from a2rl.judge.failures import Failures
 from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import model_digest, resolve_model
 from a2rl.models.checkpoint import unpacked_bytes
@@ -76,6 +77,8 @@ class GradeJob(StrictModel):
     """The grade ends without a score when the account has this many dollars."""
     judged_for: str = ""
     """The name of the grade in the account."""
+    judge_failures: Path | None = None
+    """The file in which the parts of the grade count what its judge did not answer; None: it has one part."""
     result: Path
     log: Path
     time_limit_s: float = LONGEST_S
@@ -194,7 +197,7 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
     ids, tolerated = all_ids[job.part.start :: job.part.step], errors_tolerated(len(all_ids))
     started = time.monotonic()
     progress = ProgressFile(job.result, len(ids) * samples, limits.max_steps)
-    judging = _judging(job)
+    judging, failures = _judging(job), Failures(job.judge_failures)
     engine = open_sampler(
         job.model,
         job.backend,
@@ -209,7 +212,9 @@ def run_job(job: GradeJob, lease: EngineLease | None = None, on_answered: Callab
         with engine as sampler:
             start = engine_start_of(sampler)
             rounds = [
-                _round(job, sampler, number, ids, limits, judge.asking(tolerated) if judge else None, progress)
+                _round(
+                    job, sampler, number, ids, limits, judge.asking(tolerated, failures) if judge else None, progress
+                )
                 for number in range(samples)
             ]
         if judging is None or judging.served is None:  # a model that judges here may need the device as well

@@ -14,6 +14,7 @@ import json
 import os
 import queue
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -483,8 +484,9 @@ def grade_now(
     if job.result.exists():
         return read_model(job.result, GradeResult)
     parts = parts_of(job, len(devices))
-    with GraderPool(settings, devices[: len(parts)]) as pool:
-        futures = [pool.submit(part) for part in parts]
+    with tempfile.TemporaryDirectory() as shared, GraderPool(settings, devices[: len(parts)]) as pool:
+        count_in = {"judge_failures": Path(shared) / "failures"}
+        futures = [pool.submit(part.model_copy(update=count_in)) for part in parts]
         while not all(future.done() for future in futures):
             check_stop()
             if (progress := joint_progress(part.result for part in parts)) is not None:

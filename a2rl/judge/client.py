@@ -24,6 +24,7 @@ from a2rl.core.retries import RetryableError, is_retryable_status, read_body, re
 from a2rl.core.token_use import tokens_of
 from a2rl.judge.account import Account
 from a2rl.judge.cache import AnswerCache
+from a2rl.judge.failures import Failures
 from a2rl.judge.params import JudgeConfig
 from a2rl.judge.parsers import bounded_number
 
@@ -97,13 +98,14 @@ class Judge(AbstractContextManager["Judge"]):
         self._closing = threading.Event()
         self._threads = ThreadPoolExecutor(self._params.concurrency)
 
-    def asking(self, failures_allowed: int) -> "Asking":
+    def asking(self, failures_allowed: int, failures: Failures | None = None) -> "Asking":
         """Begins to ask the questions of a grade.
 
         Args:
-            failures_allowed: If more questions than this fail, the remaining ones fail without being asked.
+            failures_allowed: If questions about more items than this fail, the remaining ones fail without being asked.
+            failures: The count of them, if the grade asks more than these.
         """
-        return Asking(self, self._threads, failures_allowed)
+        return Asking(self, self._threads, failures_allowed, failures or Failures())
 
     def ask(self, questions: Sequence[Question], failures_allowed: int) -> list[Answer]:
         """Asks questions concurrently; returns one answer for each, in order. Raises the same errors as `Asking`."""
@@ -192,14 +194,12 @@ class Judge(AbstractContextManager["Judge"]):
 class Asking:
     """The questions of a grade, each of which is asked as soon as it is put, as many at once as the judge allows."""
 
-    def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int) -> None:
-        self._judge, self._threads = judge, threads
+    def __init__(self, judge: Judge, threads: ThreadPoolExecutor, failures_allowed: int, failures: Failures) -> None:
+        self._judge, self._threads, self._failures = judge, threads, failures
         self.annotator = judge.annotator
         """See `Judge.annotator`."""
         self.failures_allowed = failures_allowed
         """See `Judge.asking`. A grader that has only a part of the items knows from it what the whole tolerates."""
-        self._failures: list[str] = []
-        """The reasons of the questions that failed."""
         self._asked: dict[str, Future[Answer]] = {}
         self._error: BaseException | None = None
 
@@ -212,23 +212,23 @@ class Asking:
         """
         if self._error is not None:  # nothing can come of this grade, so that no more need be generated for it
             raise self._error
-        self._asked[item] = self._threads.submit(self._ask, question)
+        self._asked[item] = self._threads.submit(self._ask, item, question)
 
     def answers(self) -> dict[str, Answer]:
         """Waits for the answers and returns them by item, in the order of the questions. Raises as `put` does."""
         return {item: asked.result() for item, asked in self._asked.items()}
 
-    def _ask(self, question: Question) -> Answer:
-        if len(self._failures) > self.failures_allowed:
-            why = f"not asked, after {self.failures_allowed + 1} others had failed: {self._failures[0]}"
-            return Answer(None, why)
+    def _ask(self, item: str, question: Question) -> Answer:
         try:
+            if len(failed := self._failures.known()) > self.failures_allowed:
+                why = f"not asked, after {self.failures_allowed + 1} others had failed: {next(iter(failed.values()))}"
+                return Answer(None, why)
             answer = self._judge.ask_one(question)
+            if answer.verdict is None:
+                self._failures.add(item, answer.reason)
         except BaseException as error:
             self._error = error
             raise
-        if answer.verdict is None:
-            self._failures.append(answer.reason)
         return answer
 
 

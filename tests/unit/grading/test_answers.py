@@ -13,6 +13,7 @@ from a2rl.grading import job as grading
 from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.job import GradeJob, GradeResult, Part, run_job
 from a2rl.grading.outputs import progress_path, read_progress
+from a2rl.judge.failures import Failures
 from a2rl.sampling.generation import Generation
 from a2rl.task_api.catalog import load_grader
 from tests.fake_sampler import FakeSampler
@@ -58,7 +59,7 @@ def test_the_device_is_free_while_the_judge_still_works(
         return lambda: asking.answers() and items
 
     class OneJudge:
-        def asking(self, failures_allowed: int) -> Asking:
+        def asking(self, failures_allowed: int, failures: Failures) -> Asking:
             return Asking()
 
     gsm8k: Any = load_grader("gsm8k")
