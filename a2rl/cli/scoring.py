@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from a2rl.config.params import load_params
+from a2rl.config.params import Params, load_params
 from a2rl.config.plan import check_source
 from a2rl.config.preset import parsed, resolved
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_certificates, require_proxies
 from a2rl.grading.devices import held_device, planned_for
 from a2rl.grading.job import EngineChoice, GradeJob, ids_of_job, judge_of, score_items, selected_ids
 from a2rl.grading.model_process import require_complete
 from a2rl.grading.outputs import OnProgress
 from a2rl.grading.pool import grade_now
 from a2rl.grading.prompt_check import check_prompts
+from a2rl.judge.params import JudgeConfig, JudgeParams
 from a2rl.models.base_model import resolve_model
 from a2rl.models.finite import require_finite_weights
 from a2rl.results.outputs import graded_outputs
@@ -81,6 +83,22 @@ def nearest_variant(task: Task, name: str, source: Path | None) -> Variant:
     variant = task.nearest(one_of("variant", name, Variant))
     check_source(source, variant)
     return variant
+
+
+def usable_judge(
+    params: Params, task: Task, variant: Variant, name: str | None, settings: Settings
+) -> JudgeParams | None:
+    """Returns the judge for a task's answers as `Params.judge_for` does, before anything is made that needs it.
+
+    Raises:
+        UsageError: There is no such judge, its key is not set, or this machine's proxy or certificates cannot be used.
+    """
+    if isinstance(load_grader(task.id), JudgedGrader):
+        require_proxies(settings.environ)
+        require_certificates(settings.environ)
+    if (judge := params.judge_for(task, variant, name)) is not None:
+        JudgeConfig.by(judge, settings)
+    return judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +175,7 @@ def _job(settings: Settings, request: GradeRequest, scratch: Path) -> GradeJob:
         exact=grading.exact,
         generation=resolved(parsed(request.generation), task.id, variant, request.model, grading.generation),
         options=task.choose({**grading.options.get(task.id, {}), **request.options}),
-        judge=params.judge_for(task, variant, request.judge),
+        judge=usable_judge(params, task, variant, request.judge, settings),
         result=scratch / "grade.json",
         log=scratch / "grader.log",
     )
@@ -196,7 +214,7 @@ def score_file(
     params, started = load_params(settings.root), time.monotonic()
     definition = load_task(find_task(task, settings.root), settings.root)
     task, nearest = definition.id, nearest_variant(definition, variant, source)
-    judging, limits = params.judge_for(definition, nearest, judge), definition.variant(nearest).limits
+    judging, limits = usable_judge(params, definition, nearest, judge, settings), definition.variant(nearest).limits
     data = ensure_data(task, nearest, source, settings)
     completions = _read_completions(outputs)
     grader, hidden, seed = load_grader(task), data / "hidden", params.grading.split_seed

@@ -45,3 +45,27 @@ def test_a_sample_of_more_items_than_there_are_is_refused(
     with pytest.raises(UsageError, match="--limit 99,999 is more than the") as refused:
         grade(Context(), "gsm8k", str(base_model), limit=99_999)  # type: ignore[arg-type]
     assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("variant", "environ", "says"),
+    [
+        ("mini", {"ALL_PROXY": "socks5://h:1"}, "ALL_PROXY is not the URL of an HTTP proxy"),
+        ("mini", {"SSL_CERT_FILE": "/missing.pem"}, "missing.pem, which has no certificates"),
+        ("full", {}, "needs an API key: set OPENAI_API_KEY"),
+    ],
+)
+def test_a_judge_that_cannot_be_asked_is_found_at_once(
+    settings: Settings, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    variant: str, environ: dict[str, str], says: str,
+) -> None:  # fmt: skip
+    """No data is made, and no model is read. Without a judge, nobody needs the proxy."""
+    here = Settings(settings.root, {**settings.environ, **environ})
+    monkeypatch.setattr(Settings, "load", lambda: here)
+    monkeypatch.setattr("a2rl.cli.scoring.ensure_data", lambda *_: pytest.fail("data was made"))
+    with pytest.raises(UsageError, match=says):
+        grade(Context(), "alpacaeval", str(base_model), variant=variant)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=says):
+        score("alpacaeval", tmp_path / "answers.jsonl", variant=variant)
+    with pytest.raises(pytest.fail.Exception, match="data was made"):
+        grade(Context(), "gsm8k", str(base_model))  # type: ignore[arg-type]
