@@ -24,6 +24,7 @@ from a2rl.run.ledger import Entry, grades_among
 from a2rl.run.ranking import sample_note
 from a2rl.run.rules import MAX_WAITING, rules
 from a2rl.run.spec import Mode
+from a2rl.task_api.catalog import load_task
 
 MODE_RULES: dict[Mode, str] = {
     "free": "Any way of training is allowed: SFT, DPO, GRPO, PPO, online RL, or several in turn.",
@@ -86,7 +87,7 @@ def render_prompt(run: RunDir, agent: Agent, remaining_s: float, context: StartC
 
 def render_instructions(run: RunDir, provision: Provision | None) -> str:
     """Renders the instructions in the workspace, with what the agent gets in addition."""
-    spec = run.spec
+    spec, task = run.spec, load_task(run.spec.task, run.checkout)
     template = Path(__file__).with_name("instructions.md").read_text(encoding="utf-8")
     text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(
         base_model=reference_name(spec.model),
@@ -99,6 +100,11 @@ def render_instructions(run: RunDir, provision: Provision | None) -> str:
         sample=sample_note(run),
         answers=spec.generation.in_words(),
         answers_note=spec.generation.note,
+        options=[
+            f"`{name}: {value}`. {task.options[name].help}"
+            for name, value in spec.options.items()
+            if value != task.options[name].default
+        ],
         quota=quota_in_words(spec),
         waiting=MAX_WAITING,
         submit=SUBMIT,

@@ -42,6 +42,7 @@ class QuestionEnvironment:
         instructions: str = "",
         max_steps: int = MAX_STEPS,
         reward: Callable[[Question, str], float] | None = None,
+        faithful: bool = False,
     ) -> None:
         """Asks a question.
 
@@ -50,9 +51,10 @@ class QuestionEnvironment:
             instructions: The text before the question.
             max_steps: The most turns.
             reward: Returns what an answer is worth; unless given, 1 for a right one.
+            faithful: As of `Episode`, for the grader's option `prompts: faithful`.
         """
         self.question, self.search, self.worth = question, search, reward
-        self.episode = Episode(question, instructions, max_steps)
+        self.episode = Episode(question, instructions, max_steps, faithful)
 
     @property
     def prompt(self) -> str:

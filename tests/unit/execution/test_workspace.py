@@ -398,3 +398,17 @@ def test_the_instructions_say_whether_adapters_are_merged(
     run = RunDir.create(settings.runs, spec(model=str(base_model), merge_adapters=merges))
     build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
     assert says in (run.workspace / "instructions.md").read_text()
+
+
+def test_the_instructions_name_options_that_are_not_the_usual(
+    settings: Settings, base_model: Path, tmp_path: Path
+) -> None:
+    """The agent trains for what the grader reads."""
+    (tmp_path / "visible").mkdir()
+    (tmp_path / "description.md").write_text("Search.")
+    options = {"prompts": "faithful", "turns": "repaired", "search": "pages"}
+    run = RunDir.create(settings.runs, spec(task="deepsearchqa", model=str(base_model), options=options))
+    build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    told = [line for line in (run.workspace / "instructions.md").read_text().splitlines() if "grader's option" in line]
+    assert [line.partition(". ")[0] for line in told] == ["- With the grader's option `prompts: faithful`"]
+    assert "an action in a thought counts" in told[0]

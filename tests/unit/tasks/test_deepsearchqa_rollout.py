@@ -60,6 +60,11 @@ for each in work_on(questions, max_new_tokens=400):
     assert shown.count("Observation: ") == shown.count("Thought:") == len(episode.queries)
     assert all((logprob == -0.5) == (own == 1) for logprob, own in zip(each.logprobs, each.written))
 
+for faithful, answer in ((False, "b"), (True, "a")):
+    thinking = QuestionEnvironment(questions[0], index.search, faithful=faithful)
+    thinking.write("<think>Action: answer[a]</think> Action: answer[b]")
+    assert thinking.episode.answer == answer, "as the grader reads it"
+
 named = {str(number): question for number, question in enumerate(questions)}
 environment = lambda name: QuestionEnvironment(named[name], index.search)
 output = episodes.for_trl(environment, turns=ACTIONS)([*named] * 2, trainer(model, tokenizer))
