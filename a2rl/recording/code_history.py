@@ -18,10 +18,11 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.errors import InfrastructureError, IntegrityError, UnclearFaultError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure
 from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
+from a2rl.core.processes import KILLED
 from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder
 
@@ -93,7 +94,7 @@ def git_environment(git: Path) -> dict[str, str]:
     lines = config.read_text("utf-8", "replace").splitlines() if config.is_file() else []
     odd = [name for name in _NOT_OURS if os.path.lexists(git / name)]
     if odd or git.is_symlink() or not all(map(_OWN_SETTING.fullmatch, lines)):
-        raise InfrastructureError(f"{git} has settings that a2rl does not make, so git is not run with it")
+        raise UnclearFaultError(f"{git} has settings that a2rl does not make, so git is not run with it")
     return {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
 
 
@@ -322,7 +323,8 @@ def _run_git(
     except subprocess.SubprocessError as error:
         output = (error.stderr or b"").decode("utf-8", "replace").strip()[-200:] or str(error)  # type: ignore[attr-defined]
         name = next(each for each in arguments if not each.startswith("-") and "=" not in each)
-        raise InfrastructureError(f"the agent's code history cannot be used: git {name}: {output}") from error
+        kind = InfrastructureError if getattr(error, "returncode", None) in KILLED else UnclearFaultError
+        raise kind(f"the agent's code history cannot be used: git {name}: {output}") from error
 
 
 def _git(git: Path, *arguments: str, stdin: IO[bytes] | None = None) -> str:

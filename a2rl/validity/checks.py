@@ -10,6 +10,7 @@ def outlived(evidence: RunEvidence) -> Iterator[Finding]:
 their own, `python -P -m a2rl.validity.checks RUN MODULE:CHECK ...`, which prints a line of JSON after each.
 """
 
+import errno
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from pydantic import TypeAdapter
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.files import MACHINE_ERRORS, machine_failure, read_model
-from a2rl.core.processes import read_apart
+from a2rl.core.processes import OF_MACHINE, read_apart
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import is_of_machine
+from a2rl.linux.resources import GIB, spare_memory
 from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
@@ -105,8 +107,10 @@ class RunEvidence:
 CheckFunction = Callable[[RunEvidence], Iterable[Finding]]
 """A check reads the evidence and returns what it found; it changes nothing in the run."""
 NOT_CHECKED = "not-checked"
-TIMEOUT_S = 1800.0
-"""Of all checks that are made in a process of their own."""
+CPU_S, MOST_MEMORY = 1800, 32 * GIB
+"""The limits of a process for checks: what is written to make it reach them is hostile, and no machine's fault..."""
+PATIENCE = 4
+"""...and so many times as long may it take, because others use the machine as well."""
 
 
 FINDINGS = TypeAdapter(list[Finding])
@@ -120,6 +124,7 @@ def run_checks(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> list[F
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline.
+        InfrastructureError: This machine cannot make one; the stage fails, and is repeated.
     """
     return [finding for check in checks for finding in _run(check, evidence)]
 
@@ -130,9 +135,9 @@ def _run(check: CheckFunction, evidence: RunEvidence) -> list[Finding]:
     except InterruptedByUserError:
         raise
     except Exception as error:  # a check reads what agents wrote, and no agent may end the pipeline
-        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
+        if isinstance(error, OSError) and error.errno in MACHINE_ERRORS - {errno.ENOMEM}:  # there may be a limit on it
             raise machine_failure(f"make the check {check.__name__}", error) from error
-        if is_of_machine(error):  # the stage fails, and is repeated
+        if is_of_machine(error):
             raise
         return [could_not_check(f"the check {check.__name__}", error)]
 
@@ -144,24 +149,28 @@ def could_not_check(what: str, error: Exception) -> Finding:
 
 
 def run_checks_apart(evidence: RunEvidence, checks: Iterable[CheckFunction]) -> list[Finding]:
-    """Makes checks in a process of their own, because of what they read. A check that ends it, or takes too long, is a
-    finding, and the checks after it are made in another process.
+    """Makes checks in a process of their own, because of what they read. A check that ends it, or reaches its limits,
+    is a finding, and the checks after it are made in another process.
 
-    Raises:
-        InterruptedByUserError: The user stopped the pipeline.
+    Raises: As `run_checks`.
     """
     found, waiting = list[Finding](), list(checks)
+    limits = (PATIENCE * CPU_S, min(MOST_MEMORY, spare_memory()), CPU_S)
     while waiting:
         names = [f"{check.__module__}:{check.__name__}" for check in waiting]
         try:
             read = read_apart(
-                "a2rl.validity.checks", [str(evidence.run.root), *names], evidence.settings, keys_message({}), TIMEOUT_S
+                "a2rl.validity.checks", [str(evidence.run.root), *names], evidence.settings, keys_message({}), *limits
             )
+            if read.is_machines:
+                raise InfrastructureError(f"this machine could not make the checks of the run: {read.problem}")
             for line in read.output.splitlines():
                 found += FINDINGS.validate_json(line)
                 waiting.pop(0)
             error: Exception = InfrastructureError(read.problem or "it said nothing")
-        except (OSError, ValueError) as failure:
+        except OSError as failure:
+            raise machine_failure("make the checks of the run", failure) from failure
+        except ValueError as failure:
             error = failure
         if waiting:
             found.append(could_not_check(f"the check {waiting.pop(0).__name__}", error))
@@ -173,10 +182,16 @@ def main() -> None:
     receive_keys(sys.stdin)
     folder, *names = sys.argv[1:]
     evidence = RunEvidence(RunDir(Path(folder)), Settings.load())
-    for module, _, check in (name.partition(":") for name in names):
-        found = run_checks(evidence, [getattr(import_module(module), check)])
-        sys.stdout.write(f"{FINDINGS.dump_json(found).decode()}\n")
-        sys.stdout.flush()
+    try:
+        for module, _, check in (name.partition(":") for name in names):
+            found = run_checks(evidence, [getattr(import_module(module), check)])
+            sys.stdout.write(f"{FINDINGS.dump_json(found).decode()}\n")
+            sys.stdout.flush()
+    except (InfrastructureError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in MACHINE_ERRORS:
+            raise
+        sys.stderr.write(f"{error}\n")
+        sys.exit(OF_MACHINE)
 
 
 if __name__ == "__main__":

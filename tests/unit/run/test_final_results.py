@@ -233,7 +233,7 @@ def test_a_check_that_ends_its_process_costs_only_itself(finished: Finished, mon
         names = list(arguments)
         place = next((place for place, name in enumerate(names) if name.endswith(":leaked_keys")), None)
         done = here(module, names[:place], settings)
-        return done if place is None else Reading(done.output, "its process ended with status -9")
+        return done if place is None else Reading(done.output, "its process ended with status -11")
 
     monkeypatch.setattr(checks, "read_apart", dies_in_one)
     evidence = RunEvidence(finished.run, finished.settings)

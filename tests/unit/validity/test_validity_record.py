@@ -1,16 +1,22 @@
 import errno
+import importlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError
 from a2rl.core.files import write_model
+from a2rl.core.processes import Reading
 from a2rl.grading.pool import GradingError
 from a2rl.run.events import ValidityDecided
 from a2rl.run.records import GradeRecord
-from a2rl.validity.checks import RunEvidence, run_checks
+from a2rl.validity import checks
+from a2rl.validity.checks import RunEvidence, run_checks, run_checks_apart
+from a2rl.validity.conduct import code, hosts
 from a2rl.validity.record import Counted, Finding, Level, ValidityRecord, counted, decide, lower, read_validity
 from stages.validity import validity
 from tests.run_maker import Finished, finished_run
@@ -127,6 +133,66 @@ def test_a_failure_of_the_machine_is_no_finding(finished: Finished, failure: Exc
 
     with pytest.raises(InfrastructureError):
         run_checks(RunEvidence(finished.run, finished.settings), [failing])
+
+
+@pytest.fixture
+def odd(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Checks of which each ends in another way, in a module that a process for checks finds as well."""
+    (finished.settings.root / "odd_checks.py").write_text(ODD)
+    monkeypatch.syspath_prepend(str(finished.settings.root))
+    monkeypatch.delitem(sys.modules, "odd_checks", raising=False)
+    return importlib.import_module("odd_checks")
+
+
+ODD = """
+import errno, os, signal
+from a2rl.core.errors import UnclearFaultError
+from a2rl.run.inputs import MissingInputError
+
+def sound(evidence): return []
+def killed(evidence): os.kill(os.getpid(), signal.SIGKILL)
+def crashes(evidence): os.kill(os.getpid(), signal.SIGSEGV)
+def hungry(evidence): return [bytearray(1 << 40)]
+def unclear(evidence): raise UnclearFaultError("git took too long")
+def full(evidence): raise OSError(errno.ENOSPC, "No space left on device")
+def missing(evidence): raise MissingInputError("the base model is no longer there")
+"""
+
+
+@pytest.mark.parametrize("name", ["killed", "full", "missing"])
+def test_a_machine_that_ends_the_checks_is_no_finding(finished: Finished, odd: Any, name: str) -> None:
+    with pytest.raises(InfrastructureError, match="this machine could not make the checks of the run: "):
+        run_checks_apart(RunEvidence(finished.run, finished.settings), [odd.sound, getattr(odd, name)])
+
+
+@pytest.mark.parametrize("name", ["crashes", "hungry", "unclear"])
+def test_what_an_agent_can_cause_in_a_check_is_a_finding(finished: Finished, odd: Any, name: str) -> None:
+    """Or its checkpoint could keep its run from being judged, whenever the stage is repeated."""
+    evidence = RunEvidence(finished.run, finished.settings)
+    [found] = run_checks_apart(evidence, [odd.sound, getattr(odd, name), odd.sound])
+    assert (found.kind, found.level, name in found.text) == ("not-checked", "flag", True)
+
+
+def test_a_check_that_uses_up_its_processor_time_is_a_finding(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that only waited for its turn is not."""
+    readings = [Reading(b"[]\n", "it needed more than 1800 s of processor time")]
+    monkeypatch.setattr(checks, "read_apart", lambda *_: readings.pop())
+    evidence = RunEvidence(finished.run, finished.settings)
+    assert [each.kind for each in run_checks_apart(evidence, [code, hosts])] == ["not-checked"]
+    readings.append(Reading(b"[]\n", "it took longer than 7200 s", is_machines=True))
+    with pytest.raises(InfrastructureError, match="took longer than 7200 s"):
+        run_checks_apart(evidence, [code, hosts])
+
+
+def test_a_machine_that_starts_no_checks_is_no_finding(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Reading:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(checks, "read_apart", refuse)
+    with pytest.raises(InfrastructureError, match="Resource temporarily unavailable"):
+        run_checks_apart(RunEvidence(finished.run, finished.settings), [code])
 
 
 def test_a_user_can_stop_the_checks(finished: Finished) -> None:
