@@ -24,14 +24,14 @@ import time
 import traceback
 from contextlib import AbstractContextManager, suppress
 
-from a2rl.core.errors import A2rlError, InfrastructureError, UnclearFaultError
+from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.files import MACHINE_ERRORS, digest_of, file_digest
 from a2rl.core.processes import OF_MACHINE
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 from a2rl.grading.devices import lost_gpu
 from a2rl.grading.job import GradeJob, run_job
-from a2rl.grading.pool import OUT_OF_MEMORY, failure_path
+from a2rl.grading.pool import OUT_OF_MEMORY, failure_path, is_of_machine
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
 from a2rl.models.checkpoint import INDEX
@@ -194,8 +194,7 @@ def _exit_code_of(error: A2rlError, lease: EngineLease | None) -> int:
         return OUT_OF_MEMORY
     if isinstance(error, EngineLostError) and lease is not None and lease.is_warm:
         return WEIGHTS_REJECTED if isinstance(error, WeightsRejectedError) else ENGINE_LOST
-    is_clear = isinstance(error, InfrastructureError) and not isinstance(error, UnclearFaultError)
-    return OF_MACHINE if is_clear else FAILED
+    return OF_MACHINE if is_of_machine(error) else FAILED
 
 
 def _require_gpu(job: GradeJob) -> None:
