@@ -43,6 +43,7 @@ from a2rl.cluster.copies import read_spec, write_spec
 from a2rl.cluster.holding import REFUSED, Cluster, new_run
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError, first_line
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_proxies
 from a2rl.execution.preflight import require_ready
 from a2rl.run.spec import RunSpec
 
@@ -76,9 +77,10 @@ def prefect_client() -> Iterator[SyncPrefectClient]:
     """Connects to the Prefect server.
 
     Raises:
-        UsageError: None is configured, or it does not know the pool, the deployment or the flow run.
+        UsageError: None is configured, the user's proxy cannot be used, or the server does not know what is asked for.
         InfrastructureError: It does not answer.
     """
+    require_proxies(Settings.load().environ)
     url = PREFECT_API_URL.value()
     if not url:
         raise UsageError("no Prefect server is configured: set PREFECT_API_URL, such as http://127.0.0.1:4200/api")

@@ -17,6 +17,7 @@ from a2rl.config.params import load_params
 from a2rl.config.suite import single_run
 from a2rl.core.errors import A2rlError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_proxies
 from a2rl.llm.keys import keys_too_short_to_hide
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
@@ -219,12 +220,13 @@ def _check(specs: Sequence[RunSpec], settings: Settings) -> None:
 
 def _require_prefect(settings: Settings) -> None:
     """Requires that the user's own Prefect server answers. Whether it accepts their password, its client finds out."""
+    require_proxies(settings.environ)
     if not (url := settings.environ.get("PREFECT_API_URL")):
         return
     import httpx  # takes a tenth of a second
 
     try:
-        answer = httpx.get(f"{url}/health", timeout=PREFECT_TIMEOUT_S, follow_redirects=True)
+        answer = httpx.get(f"{url.rstrip('/')}/health", timeout=PREFECT_TIMEOUT_S, follow_redirects=True)
         if answer.status_code in NEEDS_PASSWORD or (answer.status_code, answer.text.strip()) == (200, "true"):
             return
         problem = f"status {answer.status_code}, but not as Prefect does; the URL usually ends with /api"

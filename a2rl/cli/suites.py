@@ -14,6 +14,7 @@ from a2rl.cli.options import Json, RunId, finite
 from a2rl.cli.stored_runs import find_run, run_name
 from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_proxies
 from a2rl.run.budget import format_duration
 from a2rl.run.directory import RunDir
 from a2rl.run.owner import create_run, trust
@@ -130,6 +131,7 @@ def worker(
     from a2rl.execution.preflight import require_ready
 
     settings = Settings.load()
+    require_proxies(settings.environ)
     require_ready(waiting_specs(_cluster(), pool), settings)
     prefect = str(settings.python_bin / "prefect")
     command = [prefect, "worker", "start", "--pool", pool, "--type", "process", "--limit", "1"]

@@ -12,6 +12,7 @@ from pydantic import Field
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import MACHINE_ERRORS, StrictModel, file_digest, machine_failure
 from a2rl.core.settings import Settings
+from a2rl.core.urls import require_proxies
 
 READ_TIMEOUT_S = 60.0
 """Maximum time without any data from the host."""
@@ -41,7 +42,7 @@ def download(source: DataSource, name: str) -> Path:
     """Returns the local path of one file of a data set, downloading it if necessary.
 
     Raises:
-        UsageError: The repository or revision does not exist, or needs a login.
+        UsageError: The repository or revision does not exist, or needs a login, or the user's proxy cannot be used.
         InfrastructureError: The host is unreachable or too slow, or sends a file that differs from the pinned one.
     """
     return _from_hub(source, name) if source.host == "hub" else _from_github(source, name)
@@ -70,6 +71,7 @@ def _from_github(source: DataSource, name: str) -> Path:
 def _fetch(url: str, incoming: Path) -> None:
     import httpx
 
+    require_proxies(Settings.load().environ)
     deadline = time.monotonic() + TIMEOUT_S
     try:
         with (
@@ -127,7 +129,7 @@ def hub_errors(repo_id: str, instead: str = MIRROR) -> Iterator[None]:
         instead: What a user may give if the hub cannot be reached.
 
     Raises:
-        UsageError: The repository or revision does not exist, or needs a login.
+        UsageError: The repository or revision does not exist, or needs a login, or the user's proxy cannot be used.
         InfrastructureError: The hub is unreachable, or its files cannot be stored.
     """
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
@@ -141,6 +143,7 @@ def hub_errors(repo_id: str, instead: str = MIRROR) -> Iterator[None]:
     except Exception as error:  # the hub client's exception types change with its version and its HTTP library's
         if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
             raise machine_failure(f"keep {repo_id}", error) from error
+        require_proxies(Settings.load().environ)  # it knows only that something failed
         raise InfrastructureError(
             f"the hub cannot be reached for {repo_id} ({_in_short(error)}): check the network, or give {instead}"
         ) from error

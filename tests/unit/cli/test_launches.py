@@ -158,20 +158,28 @@ def test_nothing_starts_if_the_users_prefect_does_not_answer(
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "is_prefect"),
-    [(200, b"true", True), (401, b"", True), (404, b"true", False), (200, b"<html></html>", False)],
+    ("status", "body", "path", "is_prefect"),
+    [
+        (200, b"true", "/api", True),
+        (200, b"true", "/api/", True),
+        (401, b"", "/api", True),
+        (404, b"true", "/api", False),
+        (200, b"<html></html>", "/api", False),
+    ],
 )
-def test_only_a_prefect_server_is_taken_for_one(settings: Settings, status: int, body: bytes, is_prefect: bool) -> None:
+def test_only_a_prefect_server_is_taken_for_one(
+    settings: Settings, status: int, body: bytes, path: str, is_prefect: bool
+) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
+            self.send_response(status if "//" not in self.path else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        given = Settings(settings.root, {"PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}/api"})
+        given = Settings(settings.root, {"PREFECT_API_URL": f"http://127.0.0.1:{server.server_port}{path}"})
         with nullcontext() if is_prefect else pytest.raises(UsageError, match=f"no Prefect server .* {status}.*/api"):
             launching._require_prefect(given)
 

@@ -8,14 +8,19 @@ from pathlib import Path
 import httpx
 import pytest
 import requests
+from typer.testing import CliRunner
 
+from a2rl.cli import launching
+from a2rl.cli.commands import app
 from a2rl.cli.doctor import examine
 from a2rl.cli.flow_runner import run_flow
 from a2rl.core.errors import UsageError
+from a2rl.core.hub import DataSource, download, hub_errors
 from a2rl.core.processes import child_environment
 from a2rl.core.settings import WAY_OUT, Settings
 from a2rl.core.urls import require_certificates, require_proxies
 from a2rl.execution.preflight import examine_runs
+from flows.submission import prefect_client
 from tests.http_server import serving
 from tests.run_maker import spec
 
@@ -78,6 +83,30 @@ def test_a_socks_proxy_is_found_before_anything_is_started(settings: Settings) -
     assert (network.ok, network.mend) == (False, problem)
     with pytest.raises(UsageError, match=r"^ALL_PROXY is not"):
         run_flow([], here)
+
+
+def test_whatever_asks_prefect_or_a_hub_names_a_socks_proxy(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pinned = DataSource(host="github", repo_id="a/b", revision="1", files=("f",), url="https://a.test", licence="MIT")
+    for name, value in {
+        "A2RL_ROOT": str(settings.root),
+        "A2RL_STORE": f"file://{tmp_path}/store",
+        "PREFECT_API_URL": f"{DEAD}/api",
+        "ALL_PROXY": "socks5://10.0.0.1:1080",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"^ALL_PROXY is not"):
+        launching._require_prefect(Settings.load())
+    with pytest.raises(UsageError, match=r"^ALL_PROXY is not"), prefect_client():
+        pass
+    with pytest.raises(UsageError, match=r"^ALL_PROXY is not"):
+        download(pinned, "f")
+    with pytest.raises(UsageError, match=r"^ALL_PROXY is not"), hub_errors("a/b"):
+        httpx.get("https://a.test")
+    monkeypatch.delattr("os.execve")
+    said = CliRunner().invoke(app, ["suite", "worker", "a-pool"])
+    assert str(said.exception).startswith("ALL_PROXY is not"), said.output
 
 
 def test_a_proxy_that_every_part_can_use_is_accepted() -> None:
