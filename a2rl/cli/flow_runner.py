@@ -27,7 +27,7 @@ from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_proxies
 from a2rl.run.budget import format_duration
-from a2rl.run.directory import ASIDE_LOG, RunDir, aside_log, pipeline_log
+from a2rl.run.directory import ASIDE_LOG, RunDir
 from a2rl.run.disk import format_bytes
 from a2rl.run.events import (
     AgentEnded,
@@ -42,7 +42,7 @@ from a2rl.run.events import (
     SubmissionAccepted,
     SubmissionRefused,
 )
-from a2rl.run.failure import is_unfinished
+from a2rl.run.failure import is_unfinished, log_of
 from a2rl.run.records import SetupRecord
 from a2rl.sandbox.agent_log import last_lines
 
@@ -199,7 +199,7 @@ def _raise_unless_ended(runs: Sequence[RunDir], error: BaseException) -> None:
     if cause is not None:
         raise cause
     for run in runs:
-        log_failure(pipeline_log(run) if run in left else aside_log(run), "the flow", error)
+        log_failure(log_of(run), "the flow", error)
     failed = f"the flow failed: {type(error).__name__}: {first_line(error)}"
     if left:
         raise InfrastructureError(f"{failed}. Continue with: {resume}") from error

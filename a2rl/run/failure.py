@@ -11,7 +11,7 @@ from contextlib import suppress
 from a2rl.core.errors import A2rlError
 from a2rl.core.event_log import EventLog, log_failure
 from a2rl.core.files import write_atomically
-from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir, aside_log, last_closing, pipeline_log
+from a2rl.run.directory import UNREADABLE, RunDir, aside_log, last_closing, pipeline_log
 from a2rl.run.events import ProcessesSurvived, RunClosed, RunFailed
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, judge_record
 from a2rl.scoring.score import TaskScore
@@ -33,12 +33,11 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
         InfrastructureError: The record cannot be written either.
         IntegrityError: There is a grade record that cannot be read, so it may be a result.
     """
-    log_failure(_log_of(run), stage, error)
+    log_failure(log := log_of(run), stage, error)
     if (result := run.read("grade", GradeRecord)) is not None and result.is_final:
         return result
-    message = (
-        str(error) if isinstance(error, A2rlError) else f"{type(error).__name__}: {error} (see logs/{PIPELINE_LOG})"
-    )
+    unexpected = f"{type(error).__name__}: {error} (see logs/{log.path.name})"
+    message = str(error) if isinstance(error, A2rlError) else unexpected
     reason = " ".join(f"{stage}: {message}".split())[:MAX_REASON]
     try:
         run.ledger.append(RunFailed(stage=stage, reason=reason))
@@ -47,7 +46,9 @@ def record_failure(run: RunDir, stage: str, error: BaseException) -> GradeRecord
     return run.write("grade", failed(run, reason, stage))
 
 
-def _log_of(run: RunDir) -> EventLog:
+def log_of(run: RunDir) -> EventLog:
+    """Returns the log for an error of the pipeline: of a run that is closed, even with a failure, not the one that its
+    manifest has."""
     with suppress(*UNREADABLE):  # a ledger that has failed is an error to be logged, too
         if last_closing(run) is not None:
             return aside_log(run)

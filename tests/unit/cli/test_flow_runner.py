@@ -13,8 +13,10 @@ from a2rl.cli import flow_runner
 from a2rl.cli.flow_runner import STOPPING, embedded_server, end_once, run_flow
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError
 from a2rl.core.settings import Settings
+from a2rl.results.manifest import changed_files, close_run, read_manifest
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
+from a2rl.run.failure import record_failure
 from flows import pipeline
 
 
@@ -121,6 +123,21 @@ def test_a_server_that_is_lost_before_the_end_is_named(
     with pytest.raises(InfrastructureError, match=r"has gone\. Continue with: a2rl resume gsm8k-noop-2$"):
         run_flow(runs, users_own)
     assert "Traceback" in (runs[1].logs / "pipeline.jsonl").read_text()
+
+
+def test_a_lost_server_changes_no_run_that_was_closed(
+    run: RunDir, users_own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "a2rl", fails_while_it_handles(None))
+    record_failure(run, "execute", InfrastructureError("no GPU"))
+    close_run(run)
+    with pytest.raises(InfrastructureError, match=f"Continue with: a2rl resume {run.id}$"):
+        run_flow([run], users_own)
+    manifest = read_manifest(run)
+    assert manifest is not None
+    assert "logs/pipeline.jsonl" in manifest.files
+    assert changed_files(run, manifest) == []
+    assert "the server has gone" in (run.logs / "aside.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
