@@ -14,7 +14,7 @@ from a2rl.results.comparability import comparability
 from a2rl.results.figures import remarks_on, run_metrics
 from a2rl.results.mirror import MLFLOW_NOTE
 from a2rl.results.table import points
-from a2rl.run.directory import PIPELINE_LOG, UNREADABLE, RunDir
+from a2rl.run.directory import ASIDE_LOG, UNREADABLE, RunDir
 from a2rl.run.events import BaselineKnown, SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import refusal
 from a2rl.run.ranking import sample_note, selection_note
@@ -139,7 +139,7 @@ def show_run(found: RunDir, as_json: bool) -> None:
     if graded is None:
         undrawn = f"none yet: `a2rl resume {found.id}` continues the run"
     elif found.ledger.events(BaselineKnown):
-        undrawn = f"not drawn, see logs/{PIPELINE_LOG}: `a2rl report {found.id}` tries again"
+        undrawn = f"not drawn, see logs/{ASIDE_LOG}: `a2rl report {found.id}` tries again"
     else:
         undrawn = "none, as there is no baseline"
     say(f"report: {facts['report'] or undrawn}\nverify: a2rl verify {found.id}")

@@ -254,7 +254,7 @@ def test_a_page_that_cannot_be_drawn_is_named_and_the_run_closed(
     assert len(finished.run.ledger.events(RunClosed)) == 1
     assert "it took longer than 30 s" in (finished.run.logs / "aside.jsonl").read_text()
     show_run(finished.run, as_json=False)
-    assert f"a2rl report {finished.run.id}" in capsys.readouterr().out
+    assert f"see logs/aside.jsonl: `a2rl report {finished.run.id}`" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(InfrastructureError, match="longer than 30 s"):
         stored_runs._report_on_run(finished.run.id)
 
