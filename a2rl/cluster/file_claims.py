@@ -72,7 +72,8 @@ class FileClaims(Claims):
         """Returns the rows of a suite or a launch, or all, in the order in which they were registered."""
         stored = [read_model(path, _Stored) for path in self._folder.glob("*.json")]
         found = [row for row in stored if suite is None or suite in {row.suite, row.launch}]
-        return [self._show(row) for row in sorted(found, key=lambda row: (row.created_at, row.run_id))]
+        found.sort(key=lambda row: (row.created_at, row.run_id))
+        return [row for each in found if (row := self.row(each.run_id)) is not None]
 
     def row(self, run_id: str) -> RunRow | None:
         """Returns the row of a run; None if it is unknown."""
@@ -115,10 +116,7 @@ class FileClaims(Claims):
             return None
 
     def _show(self, row: _Stored) -> RunRow:
-        return _shown(row, self._is_live(row.run_id))
-
-    def _is_live(self, run_id: str) -> bool:
-        return run_id in self._locks or is_held(self._owner(run_id))
+        return _shown(row, row.run_id in self._locks or is_held(self._owner(row.run_id)))
 
     def _owner(self, run_id: str) -> Path:
         return self._folder / f"{run_id}.owner"
