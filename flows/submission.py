@@ -41,6 +41,7 @@ from prefect.utilities.callables import parameter_schema
 from a2rl.cluster.claims import REOPENED, RunRow
 from a2rl.cluster.copies import read_spec, write_spec
 from a2rl.cluster.holding import REFUSED, Cluster, new_run
+from a2rl.cluster.status import BROKEN
 from a2rl.core.errors import InfrastructureError, NotReadyError, UsageError, first_line
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_proxies
@@ -246,7 +247,10 @@ def decide(row: RunRow, state: FlowState | None, most: int = MOST_ATTEMPTS) -> D
     if _is_resting(row, state) or not (why := _why_it_is_over(row, state)):
         return Decision("wait")
     if row.attempts >= most and not _is_untried(row):
-        return Decision("close", f"failed: given up after {row.attempts} attempts: {row.outcome or why}")
+        what = f"given up after {row.attempts} attempts"
+        if row.progress.verdict not in {"", BROKEN}:
+            what += f" to judge its result; `a2rl suite reopen {row.run_id}` allows one more"
+        return Decision("close", f"failed: {what}: {row.outcome or why}")
     return Decision("again", why)
 
 

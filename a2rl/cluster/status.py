@@ -34,7 +34,7 @@ class SuiteStatus(StrictModel):
     stuck: int
     """Runs that were begun and that nobody works on now; the reconciler starts those again that were submitted."""
     failed: int
-    """Runs that were closed without a result."""
+    """Runs that were closed without a result, or before it could be judged."""
     budget_s: float
     used_s: float
     """The agents' time: what all runs have together, and what is used."""

@@ -55,6 +55,15 @@ def test_a_run_that_is_given_up_says_why() -> None:
     )
 
 
+def test_a_result_that_could_not_be_judged_has_a_way_on() -> None:
+    outcome = "validity: no GPU answers; the result stands, and `a2rl resume r` finishes the run"
+    row = OPEN.model_copy(update={"epoch": 3, "progress": Progress(verdict="improved"), "outcome": outcome})
+    assert decide(row, FlowState("FAILED", 1.0)) == Decision(
+        "close",
+        f"failed: given up after 3 attempts to judge its result; `a2rl suite reopen r` allows one more: {outcome}",
+    )
+
+
 def test_why_a_flow_run_failed_is_told_in_our_words_alone() -> None:
     message = "Flow run encountered an exception: NotReadyError: host-a took nothing: disk: it is full"
     told = state_of(FlowRun(flow_id=uuid4(), state=Failed(message=message)))
