@@ -16,6 +16,7 @@ python.packages                 # {"torch": "2.13.0", "trl": "1.16.0", ...}
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,9 +28,12 @@ from typing import NamedTuple
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import expanded, write_atomically
+from a2rl.core.processes import FORWARDED_VARIABLES
 from a2rl.core.secrets import SECRET_NAME
 from a2rl.core.settings import Settings
 
+TOLD = re.compile(r"(?i)npm_config_|pip_(?!user$)|(node_extra_ca_certs|xdg_(config|cache)_home)$")
+"""Finds the names of the variables by which users tell npm and pip what to do."""
 VERSION_TIMEOUT_S = 60
 INSTALL_TIMEOUT_S = 1800
 NEWER_PYTHONS = 4
@@ -194,10 +198,9 @@ class Installation:
 
     def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:
         search = os.pathsep.join([*map(str, self.paths), self._settings.environ.get("PATH", os.defpath)])
-        # No sandbox is around the packages' own code, so it gets no key.
-        left_out = {"PIP_USER", "PYTHONPATH", "VIRTUAL_ENV", *filter(SECRET_NAME.search, self._settings.environ)}
-        kept = {name: value for name, value in self._settings.environ.items() if name not in left_out}
-        environment = {**kept, "PATH": search, **env}
+        # No sandbox is around the packages' own code, so it gets nothing that may be a secret of the user.
+        told = [name for name in self._settings.environ if TOLD.match(name) and not SECRET_NAME.search(name)]
+        environment = {**self._settings.forwarded((*FORWARDED_VARIABLES, *told)), "PATH": search, **env}
         try:
             done = subprocess.run(
                 command, cwd=self.folder if self.folder.is_dir() else None, env=environment, capture_output=True,
@@ -239,7 +242,7 @@ def training_python(choice: str | None, settings: Settings) -> TrainingPython:
     Raises:
         UsageError: There is no such environment, or it does not start.
     """
-    return _examine(executable_of(choice, settings))
+    return _examine(executable_of(choice, settings), tuple(settings.forwarded(FORWARDED_VARIABLES).items()))
 
 
 def executable_of(choice: str | None, settings: Settings) -> Path:
@@ -259,10 +262,10 @@ def executable_of(choice: str | None, settings: Settings) -> Path:
 
 
 @cache
-def _examine(executable: Path) -> TrainingPython:
+def _examine(executable: Path, environment: tuple[tuple[str, str], ...]) -> TrainingPython:
     try:
         done = subprocess.run(
-            [executable, "-I", "-c", QUERY, *MAIN_PACKAGES],
+            [executable, "-I", "-c", QUERY, *MAIN_PACKAGES], env=dict(environment),
             capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         version, folders, packages, left_out = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.agent_systems.definition import Agent, Install, find_agent
-from a2rl.agent_systems.installation import Installation
+from a2rl.agent_systems.installation import Installation, training_python
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import InfrastructureError, UsageError
@@ -134,10 +134,16 @@ def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., 
     assert said == ["a needs no installation"]
 
 
+SECRETS = (
+    "ANTHROPIC_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "apikey", "A2RL_CLAIMS", "PREFECT_API_AUTH_STRING",
+    "PGPASSWORD", "DB_PASS", "GITHUB_PAT", "npm_config_token",
+)  # fmt: skip
+
+
 def test_packages_get_no_key_but_the_way_to_their_index(
     installation: Callable[..., Installation], settings: Settings, npm: Path
 ) -> None:
-    secret = {name: "hidden" for name in ("ANTHROPIC_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "apikey")}
+    secret = dict.fromkeys(SECRETS, "hidden")
     kept = {"HTTPS_PROXY": "http://proxy:1", "npm_config_registry": "http://mirror", "PIP_INDEX_URL": "http://mirror"}
     path = f"{npm}:{settings.environ['PATH']}"
     Installation(
@@ -146,6 +152,16 @@ def test_packages_get_no_key_but_the_way_to_their_index(
     told = (npm / "environment").read_text().splitlines()
     assert "hidden" not in str(told)
     assert {f"{name}={value}" for name, value in kept.items()} <= set(told)
+
+
+def test_the_python_of_agents_is_asked_without_any_secret(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "hidden")
+    python = executable(tmp_path / "bin" / "python", f"env > {tmp_path}/seen; echo '[\"3.11\", [], {{}}, []]'")
+    assert training_python(str(python), settings).version == "3.11"
+    assert "hidden" not in (tmp_path / "seen").read_text()
 
 
 def wanting_python(python: str | None, root: Path, path: Path) -> Installation:
