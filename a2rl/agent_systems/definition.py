@@ -161,6 +161,11 @@ class Agent(StrictModel):
         return self.base_url is not None
 
     @property
+    def may_call_llm(self) -> bool:
+        """Whether an LLM may drive it: its definition has the URL of an API, or hands it a key."""
+        return self.calls_llm or bool(self.forward_env)
+
+    @property
     def takes_base_url(self) -> bool:
         """Whether the URL of its LLM can be set, so that its requests can pass through the relay."""
         texts = (*self.start, *self.resume, *self.env.values(), *self.files.values())

@@ -106,7 +106,7 @@ def _check_combination(cell: RunSettings, settings: Settings) -> None:
 def _check_turns(agents: Sequence[Agent], settings: Settings) -> None:
     """Raises UsageError if one of the agents whose turns are to be limited could go beyond that, or none has turns."""
     unlimited = [agent for agent in agents if not agent.limits_turns]
-    driven = [agent for agent in unlimited if agent.calls_llm]
+    driven = [agent for agent in unlimited if agent.may_call_llm]
     if driven or (unlimited and len(unlimited) == len(agents)):
         able = [name for name in agent_ids(settings.root) if find_agent(name, settings.root).limits_turns]
         raise UsageError(

@@ -170,7 +170,7 @@ def _price(spec: RunSpec, here: ThisMachine) -> str:
     agent = here.agent(spec)
     limits = {"--max-tokens": spec.max_tokens, "--max-cost-usd": spec.max_cost_usd}
     given = " and ".join(name for name, value in limits.items() if value is not None)
-    if given and not agent.takes_base_url and (agent.calls_llm or agent.forward_env):
+    if given and not agent.takes_base_url and agent.may_call_llm:
         raise UsageError(
             f"the requests of {agent.title} cannot be counted, so {given} could not hold: leave it out, or use "
             "{base_url} in the agent's definition"

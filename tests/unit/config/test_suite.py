@@ -6,8 +6,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from a2rl.agent_systems.definition import Agent, find_agent
 from a2rl.config.params import load_params
-from a2rl.config.plan import choose_suite, plan_runs
+from a2rl.config.plan import _check_turns, choose_suite, plan_runs
 from a2rl.config.suite import SETTINGS, Suite, make_suite, replace_settings, single_run
 from a2rl.core.errors import UsageError
 from a2rl.core.files import validation_message
@@ -255,6 +256,13 @@ def test_a_sample_of_all_items_is_no_sample(settings: Settings) -> None:
 
 def test_no_two_of_many_ids_made_in_the_same_second_are_the_same() -> None:
     assert len({new_run_id("gsm8k", "scripted") for _ in range(5_000)}) == 5_000
+
+
+def test_an_agent_with_a_key_has_turns_even_without_a_url(settings: Settings) -> None:
+    limited = find_agent("claude-code", settings.root)
+    other = Agent(id="other", title="Other", start=("true",), forward_env=("OTHER_KEY",))
+    with pytest.raises(UsageError, match="--max-turns: Other cannot be told"):
+        _check_turns([limited, other], settings)
 
 
 @pytest.mark.parametrize(
