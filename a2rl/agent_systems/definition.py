@@ -49,7 +49,7 @@ def _known_format(name: str) -> str:
 
 def _below_home(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or ".." in parts or path.startswith("/") or "\0" in path:
+    if not parts or ".." in parts or parts[0][0] in "/~$" or "\0" in path:
         raise ValueError("not a path below its HOME, such as .tool/settings.json")
     return path
 
@@ -96,7 +96,7 @@ class TranscriptSource(StrictModel):
 
     format: Annotated[str, AfterValidator(_known_format)]
     """The name of a module in a2rl/agent_systems/transcripts, with hyphens instead of underscores."""
-    sources: OneOrMore = Field(default=(STDOUT,), alias="from")
+    sources: Annotated[tuple[HomePath, ...], BeforeValidator(_one_or_more)] = Field(default=(STDOUT,), alias="from")
     """`stdout`, or patterns of files in its HOME. Files are read before stdout."""
 
     @property

@@ -64,7 +64,7 @@ def api_address(url: str) -> tuple[str, int, str]:
         port = parts.port or PORTS.get(parts.scheme, 0)
     except ValueError as error:
         raise invalid from error
-    if parts.scheme not in PORTS or not parts.hostname or parts.fragment:
+    if parts.scheme not in PORTS or not parts.hostname or re.search(r"[^\w.:-]", parts.hostname) or parts.fragment:
         raise invalid
     return parts.hostname, port, parts.path.rstrip("/")
 

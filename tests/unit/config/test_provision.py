@@ -214,7 +214,9 @@ def test_wishes_that_cannot_be_met_are_refused_before_the_start(settings: Settin
         check_cells(cells, load_params(settings.root), settings)
 
 
-@pytest.mark.parametrize("url", ["http://host:99999", "https://:80/v1", "http://[::1/v1"])
+@pytest.mark.parametrize(
+    "url", ["http://host:99999", "https://:80/v1", "http://[::1/v1", "http://x y/v1", "http://user%40h"]
+)
 def test_a_url_of_no_llm_is_refused_before_the_start(settings: Settings, url: str) -> None:
     cells = [RunSettings(agent="noop", base_url=url)]
     with pytest.raises(UsageError, match="is not a valid LLM URL: write for example"):

@@ -75,9 +75,10 @@ def test_only_names_of_the_list_are_looked_up(root: Path, name: str) -> None:
         ("title: x\nstart: [x]\nhosts: [localhost:4200]\n", "is this machine"),
         ("title: x\nstart: [x]\nbase_url: api.example/v1\n", "base_url: 'api.example/v1' is not a valid LLM URL"),
         ("title: x\nstart: [x]\nbase_url: http://host:99999\n", "is not a valid LLM URL"),
+        ("title: x\nstart: [x]\ntranscript: {format: codex, from: ~/.codex/x.jsonl}\n", "not a path below its HOME"),
         *(
             (f"title: x\nstart: [x]\nfiles: {{'{path}': x}}\n", "not a path below its HOME")
-            for path in ("/etc/x", "../../x", "a/../b", "", ".")
+            for path in ("/etc/x", "../../x", "a/../b", "", ".", "~/.codex/config.toml", "./~/x", "$HOME/x")
         ),
     ],
 )
