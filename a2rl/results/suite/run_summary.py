@@ -45,7 +45,7 @@ class Try(NamedTuple):
 class RunSummary(FrozenModel):
     """A finished run, or what is known of an unfinished one."""
 
-    schema_version: Literal[4] = 4
+    schema_version: Literal[5] = 5
     state: str
     """The sizes and times of the files that this was computed from."""
     run_id: str

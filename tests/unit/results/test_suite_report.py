@@ -277,6 +277,8 @@ def test_a_summary_is_kept_until_the_run_changes(tmp_path: Path) -> None:
     run = simulate_run(settings, 1)
     first = summary_of(run)
     kept = run.root / "summary.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "gpu_hours": 99.0, "schema_version": 4}))
+    assert summary_of(run) == first
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "reason": "kept"}))
     assert summary_of(run).reason == "kept"
     record = run.record_path("grade")
