@@ -96,6 +96,14 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
+def _entries(entries: tuple[StrictModel, ...]) -> tuple[StrictModel, ...]:
+    given = tuple(map(_given, entries))
+    if {} in given:
+        raise ValueError("an entry names no setting")
+    _distinct(given)
+    return entries
+
+
 def _values_type(setting: Setting) -> Any:
     """The type of one value or a list of values."""
     value: Any = setting.value_type
@@ -140,9 +148,11 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
     value than those given are then dropped.
     """
 
-    concurrency: int = Field(default=1, ge=1, description="Number of runs side by side.")
-    include: tuple[Included, ...] = ()
-    exclude: tuple[Excluded, ...] = ()
+    concurrency: Annotated[int, BeforeValidator(_no_switch)] = Field(
+        1, ge=1, description="Number of runs side by side."
+    )
+    include: Annotated[tuple[Included, ...], AfterValidator(_entries)] = ()
+    exclude: Annotated[tuple[Excluded, ...], AfterValidator(_entries)] = ()
 
     def cells(self) -> list[RunSettings]:
         """The settings of every run."""

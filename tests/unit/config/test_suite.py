@@ -101,6 +101,12 @@ def test_a_wrong_entry_is_refused_by_its_name(entry: dict[str, str]) -> None:
             make_suite(GRID | {key: [entry]})
 
 
+@pytest.mark.parametrize("key", ["include", "exclude"])
+def test_an_entry_that_names_no_setting_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}: an entry names no setting"):
+        make_suite(GRID | {key: [{"task": "gsm8k"}, {}]})
+
+
 NOT_OPTIONAL = [each.key for each in SETTINGS if type(None) not in get_args(each.field.annotation)]
 
 
@@ -112,7 +118,7 @@ def test_an_empty_value_in_a_suite_is_refused_by_its_name(key: str) -> None:
         assert f"x.{next(iter(written))}.0.{key}" in validation_message(refused.value)
 
 
-@pytest.mark.parametrize("key", ["budget", "seed", "limit", "max_cost_usd", "task"])
+@pytest.mark.parametrize("key", ["budget", "seed", "limit", "max_cost_usd", "task", "concurrency"])
 @pytest.mark.parametrize("value", [True, False])
 def test_a_switch_is_no_value_of_any_other_setting(key: str, value: bool) -> None:
     for written in ({key: value}, {"include": [{key: value}]}):
@@ -120,7 +126,16 @@ def test_a_switch_is_no_value_of_any_other_setting(key: str, value: bool) -> Non
             make_suite({each: GRID[each] for each in GRID if not each.startswith(key)} | written)
 
 
-@pytest.mark.parametrize("twice", [{"seeds": [0, 0]}, {"tasks": ["gsm8k"] * 2}, {"budget": ["60s", "1m"]}])
+@pytest.mark.parametrize(
+    "twice",
+    [
+        {"seeds": [0, 0]},
+        {"tasks": ["gsm8k"] * 2},
+        {"budget": ["60s", "1m"]},
+        {"include": [{"task": "webshop", "budget": "60s"}, {"task": "webshop", "budget": "1m"}]},
+        {"exclude": [{"task": "gsm8k"}] * 2},
+    ],
+)
 def test_a_value_that_is_given_twice_is_refused(twice: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"{next(iter(twice))}.*more than once"):
         make_suite(GRID | twice)
