@@ -24,7 +24,7 @@ from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.files import StrictModel, file_digest, machine_failure, read_model
 from a2rl.core.locks import FileLock, is_held
 from a2rl.core.settings import Settings
-from a2rl.linux.process_tree import read_stat
+from a2rl.linux.process_tree import read_process, read_stat
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 
@@ -111,7 +111,8 @@ def _owner(lock: FileLock) -> str:
     while time.monotonic() < until:
         with suppress(ValidationError):
             owner = Owner.model_validate_json(lock.read(MAX_BYTES))
-            return f"process {owner.pid} on {owner.host} since {owner.since}"
+            if owner.host != socket.gethostname() or read_process(owner.pid):  # it may still name one that has ended
+                return f"process {owner.pid} on {owner.host} since {owner.since}"
         time.sleep(WRITTEN_WITHIN_S / 10)
     return "another process"
 

@@ -123,6 +123,15 @@ def test_what_the_file_says_does_not_matter(run: RunDir, text: str) -> None:
             raise AssertionError("two owners")
 
 
+def test_a_process_that_has_ended_is_not_named_as_owner(run: RunDir) -> None:
+    with owned(run):
+        mine = read_model(run.root / LOCK, Owner)
+        for pid, named in ((1 << 40, "another process"), (os.getpid(), f"process {os.getpid()}")):
+            (run.root / LOCK).write_text(mine.model_copy(update={"pid": pid}).model_dump_json())
+            with pytest.raises(UsageError, match=f"in use by {named}"), owned(run):
+                raise AssertionError("two owners")
+
+
 def test_a_link_in_its_place_is_not_followed(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("kept")
     (run.root / LOCK).symlink_to(tmp_path / "precious")
