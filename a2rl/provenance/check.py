@@ -247,10 +247,11 @@ SAYS: dict[Kind, str] = {
     Kind.DESCENDANT: "The checkpoint was trained from the base model.",
 }
 TRAINED_ALL_THE_SAME = (
-    "The checkpoint differs from the base model by what looks like noise, but is better than it, so it was trained: "
-    "noise does not improve a model."
+    "The checkpoint differs from the base model by what looks like noise or mere factors, but is better than it, so it "
+    "was trained: these do not improve a model."
 )
-"""Some optimisers, such as Muon and evolution strategies, change weights in all directions alike."""
+"""Some optimisers, such as Muon and evolution strategies, change weights in all directions alike; (IA)^3 trains
+factors."""
 TRAINED_A_LITTLE = (
     "The checkpoint hardly differs from the base model, but is better than it, so it was trained: RL at the usual "
     "rates changes weights as little."

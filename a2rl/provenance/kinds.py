@@ -137,7 +137,7 @@ class Provenance(NamedTuple):
     kept: float | None
     """The mean share of rows that are nearest to their own base row."""
     delta: float
-    """The median relative delta of the matrices."""
+    """The median relative delta of the matrices, after permutations and scaling were undone."""
     roughness: float | None
     """The median roughness of the matrices' differences."""
     relatives: Relatives
@@ -147,11 +147,11 @@ class Provenance(NamedTuple):
 
     @property
     def may_be_trained(self) -> bool:
-        """Whether a checkpoint that looks like a copy may be trained, which its score shows: it differs by noise, or
-        hardly at all, but not by a mere rearrangement, and not by nothing."""
+        """Whether a checkpoint that looks like a copy may be trained, which its score shows: it differs by noise, by
+        factors, as those of (IA)^3, or hardly at all, but not by nothing. No training permutes rows or columns."""
         if self.kind is Kind.BASE:
             return any(trace.delta > 0 for trace in self.traces)
-        return self.kind is Kind.NEAR_COPY and any(trace.scaled_delta >= SAME for trace in self.traces)
+        return self.kind is Kind.NEAR_COPY and not any(trace.is_rearranged for trace in self.traces)
 
     @property
     def is_copy(self) -> bool:
@@ -179,7 +179,7 @@ def classify(
         why=why,
         foreign=foreign,
         kept=sum(trace.kept or 0.0 for trace in matrices) / len(matrices) if matrices else None,
-        delta=median(trace.delta for trace in matrices or traces) if traces else 0.0,
+        delta=median(trace.scaled_delta for trace in matrices or traces) if traces else 0.0,
         roughness=median(each.value for each in moved) if moved else None,
         relatives=relatives,
         traces=tuple(traces),
@@ -222,12 +222,14 @@ def _own(matrices: Sequence[Trace], noisy: float) -> tuple[Kind, str]:
     moved = [trace for trace in matrices if trace.delta >= SAME or trace.arrangement is not Arrangement.IN_PLACE]
     if not moved:
         return Kind.DESCENDANT, "only vectors differ from the base model, such as norms"
+    rearranged = sum(trace.is_rearranged for trace in moved)
     if all(trace.scaled_delta < SAME for trace in moved):
-        found = {trace.arrangement for trace in matrices} & {Arrangement.COLUMNS, Arrangement.ROWS}
-        how = "rearranged" if found else "scaled"
+        how = "rearranged" if rearranged else "scaled"
         return Kind.NEAR_COPY, f"the base model with rows or columns {how}, and no other change"
     if noisy >= NOISY:
         return Kind.NEAR_COPY, f"the difference from the base model is noise in {noisy:.0%} of the matrices that differ"
+    if rearranged:
+        return Kind.UNKNOWN, f"the rows or columns of {rearranged} matrices are permuted, which no training does"
     return Kind.DESCENDANT, "every matrix has the base model's rows"
 
 

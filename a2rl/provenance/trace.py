@@ -239,6 +239,11 @@ class Trace(NamedTuple):
     roughness: Roughness | None = None
     """Whether the difference is white noise; None for vectors and small matrices."""
 
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether its rows or columns had to be put back in their places."""
+        return self.arrangement in (Arrangement.COLUMNS, Arrangement.ROWS)
+
 
 class Sample(NamedTuple):
     """The rows that were drawn from a tensor."""
@@ -336,11 +341,9 @@ def _by_chance(base: Matrix) -> float:
 
 
 def _rearranged(trace: Trace, kept: float, rows: Matrix, base: Matrix, how: Arrangement) -> Trace:
+    near = scaled(rows, base)
     return trace._replace(
-        kept=kept,
-        scaled_delta=relative_delta(scaled(rows, base), base),
-        arrangement=how,
-        roughness=roughness(rows, base),
+        kept=kept, scaled_delta=relative_delta(near, base), arrangement=how, roughness=roughness(near, base)
     )
 
 

@@ -84,6 +84,19 @@ def test_no_change_is_flagged_whatever_the_score(evidence: RunEvidence) -> None:
     assert kinds(list(provenance(decide(evidence, "improved")))) == {"provenance-base": "flag"}
 
 
+def test_trained_factors_are_flagged_unless_they_improved_the_score(evidence: RunEvidence) -> None:
+    """(IA)^3 trains a factor for each row of two matrices."""
+    weights = read_weights(evidence.base_model)
+    for name, weight in weights.items():
+        if "k_proj" in name or "v_proj" in name:
+            values = np.frombuffer(weight.data, np.float32).reshape(weight.shape)
+            factors = np.linspace(0.7, 1.4, len(values), dtype=np.float32)[:, None]
+            weights[name] = weight._replace(data=(values * factors).tobytes())
+    write_safetensors(result(evidence) / "model.safetensors", weights, {"format": "pt"})
+    assert kinds(list(provenance(decide(evidence, "inconclusive")))) == {"provenance-near-copy": "flag"}
+    assert kinds(list(provenance(decide(evidence, "improved")))) == {"provenance-descendant": "note"}
+
+
 @pytest.mark.parametrize(("gain", "found"), [(8, {}), (0, {"many-near-copies": "flag"})])
 def test_copies_are_tries_if_the_paired_test_says_better(
     evidence: RunEvidence, gain: int, found: dict[str, str]

@@ -144,6 +144,27 @@ def test_folded_norms_hide_no_known_model(origin: Origin, base: State, known: St
     assert found.kind is Kind.SIBLING, found.why
 
 
+@pytest.mark.parametrize("change", [make.neurons_permuted, make.hidden_permuted])
+def test_no_training_permutes_a_known_model(
+    origin: Origin, known: State, tmp_path: Path, change: Callable[[State, int], State]
+) -> None:
+    folder = origin.save(change(known, 1), tmp_path / "checkpoint")
+    others = {"instruct": origin.save(known, tmp_path / "known")}
+    found = compare(folder, origin.base, weights_digest(folder), others)
+    assert found.kind is Kind.UNKNOWN, found
+    assert not found.may_be_trained
+
+
+@pytest.mark.parametrize("change", [make.scaled, make.norms_folded])
+@pytest.mark.parametrize("order", [make.neurons_permuted, make.hidden_permuted])
+def test_factors_and_permutations_hide_no_noise(
+    base: State, judge: Callable[[State], Provenance], change: Callable[..., State], order: Callable[..., State]
+) -> None:
+    found = judge(order(change(make.noisy(base, 0.01, seed=1), 1), 1))
+    assert found.kind is Kind.NEAR_COPY, found
+    assert not found.may_be_trained
+
+
 def test_folded_norms_hide_no_structured_base_model(origin: Origin, tmp_path: Path) -> None:
     """Weights that are no white noise themselves, as those of real models, times a factor look trained."""
     state = origin.adapted(3e-2, 20, seed=1, rank=2)
@@ -244,6 +265,14 @@ def test_copies_of_one_checkpoint_are_one_try(origin: Origin, base: State, tmp_p
     assert tries.of_base == ("0",)
     assert tries.groups == (("1", "2", "3"), ("4",))
     assert tries.effective == 3
+
+
+@pytest.mark.parametrize("change", [make.norms_folded, make.hidden_permuted])
+def test_rearranged_copies_are_one_try(origin: Origin, tmp_path: Path, change: Callable[[State, int], State]) -> None:
+    trained = origin.tuned(3e-3, 15, seed=3)
+    states = [change(make.noisy(trained, 0.001, seed), seed) for seed in range(3)]
+    folders = {f"{place}": origin.save(state, tmp_path / f"{place}") for place, state in enumerate(states)}
+    assert count_tries(folders, origin.base).groups == (("0", "1", "2"),)
 
 
 def test_copies_that_are_submitted_in_turn_are_one_try(origin: Origin, tmp_path: Path) -> None:
