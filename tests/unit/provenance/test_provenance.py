@@ -43,6 +43,16 @@ def judge(origin: Origin, tmp_path: Path) -> Callable[[State], Provenance]:
     return judged
 
 
+def test_a_large_adapter_is_a_descendant(origin: Origin, judge: Callable[[State], Provenance]) -> None:
+    assert judge(origin.adapted(1e-2, 10, seed=1, rank=64)).kind is Kind.DESCENDANT
+
+
+def test_hard_training_with_muon_keeps_nearly_all_rows(origin: Origin, judge: Callable[[State], Provenance]) -> None:
+    found = judge(origin.orthogonalised(1e-2, 60, seed=1))
+    assert not found.foreign
+    assert (found.kept or 0.0) > 0.95
+
+
 @pytest.mark.parametrize("rate", [1e-3, 1e-2])
 def test_a_fine_tuned_model_is_a_descendant(origin: Origin, judge: Callable[[State], Provenance], rate: float) -> None:
     found = judge(origin.tuned(rate, 20, seed=1))
@@ -216,6 +226,20 @@ def test_a_few_large_columns_make_no_row_a_base_row(size: float) -> None:
     base, foreign = np.random.default_rng(0).standard_normal((2, 64, 2048))
     foreign[:, :20] = size * base[:, :20]
     assert (share_kept(foreign, base) or 0.0) < 0.2
+
+
+@pytest.mark.parametrize("width", [128, 896, 2048])
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
+def test_a_part_of_the_columns_makes_no_row_a_base_row(width: int, share: float) -> None:
+    base, foreign = np.random.default_rng(0).standard_normal((2, 64, width))
+    foreign[:, : int(share * width)] = base[:, : int(share * width)]
+    assert (share_kept(foreign, base) or 0.0) < 0.4
+
+
+@pytest.mark.parametrize("width", [128, 896, 2048])
+def test_a_change_of_three_times_their_length_keeps_rows(width: int) -> None:
+    base, change = np.random.default_rng(0).standard_normal((2, 64, width))
+    assert (share_kept(base + 3 * change, base) or 0.0) > 0.7
 
 
 def test_rows_that_are_all_alike_tell_nothing() -> None:
