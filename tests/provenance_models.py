@@ -175,12 +175,14 @@ def mixed(parts: Iterable[tuple[float, Mapping[str, torch.Tensor]]]) -> State:
     return {name: sum((share * state[name] for share, state in pairs), torch.zeros(())) for name in pairs[0][1]}
 
 
-def neurons_permuted(state: Mapping[str, torch.Tensor], seed: int) -> State:
-    """Permutes the inner neurons of each MLP, which changes no output."""
+def neurons_permuted(state: Mapping[str, torch.Tensor], seed: int, share: float = 1.0) -> State:
+    """Permutes a share of the inner neurons of each MLP, which changes no output."""
     torch.manual_seed(seed)
     found = dict(state)
     for down in matrices(state, "down_proj"):
-        order = torch.randperm(state[down].shape[1])
+        chosen = torch.randperm(state[down].shape[1])[: int(share * state[down].shape[1])]
+        order = torch.arange(state[down].shape[1])
+        order[chosen.sort().values] = chosen
         found[down] = state[down][:, order]
         for name in ("gate_proj", "up_proj"):
             found[down.replace("down_proj", name)] = state[down.replace("down_proj", name)][order]

@@ -14,7 +14,6 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from a2rl.models.checkpoint import Tensor, tensors_of
 from a2rl.provenance.trace import (
@@ -57,27 +56,22 @@ class Kin:
         """Starts with the folders of known models, by name."""
         self._names = list(known)
         self._tensors = [tensors_of(folder) for folder in known.values()]
-        count = len(self._names)
-        self._among: NDArray[np.float64] = np.zeros((count, count))
-        self._with: NDArray[np.float64] = np.zeros(count)
-        self._own = 0.0
+        self._products: list[Matrix] = []
 
     def add(self, name: str, found: Sample, base: Tensor) -> None:
         """Adds the drawn rows of one tensor. Each tensor counts by its relative difference, whatever its size.
 
         Factors of rows and columns do not count: with one in a matrix and its inverse in another, or in a norm, a
-        model computes the same.
+        model computes the same. Nor do rows and columns count more because they differ by much, such as neurons in
+        other places: a known model's own difference is often smaller.
         """
-        size = max(float(np.linalg.norm(found.base)), SMALLEST)
-        own, *others = (
-            (scaled(rows, found.base) - found.base) / size
-            for rows in (found.rows, *(self._rows(tensors.get(name), base, found) for tensors in self._tensors))
-        )
-        self._own += float((own * own).sum())
-        for place, one in enumerate(others):
-            self._with[place] += float((own * one).sum())
-            for other_place, other in enumerate(others):
-                self._among[place, other_place] += float((one * other).sum())
+        all_rows = [found.rows, *(self._rows(tensors.get(name), base, found) for tensors in self._tensors)]
+        differences = np.stack([scaled(rows, found.base) - found.base for rows in all_rows])
+        differences /= max(float(np.linalg.norm(found.base)), SMALLEST)
+        for axis in (0, 1):
+            differences *= _limits(np.linalg.norm(differences[0], axis=axis, keepdims=True))
+        flat = differences.reshape(len(differences), -1)
+        self._products.append(flat @ flat.T)
 
     def _rows(self, tensor: Tensor | None, base: Tensor, found: Sample) -> Matrix:
         """Returns a known model's rows; the base model's if it has no such tensor."""
@@ -87,13 +81,25 @@ class Kin:
 
     def relatives(self) -> Relatives:
         """Returns the outcome."""
-        lengths = np.sqrt(np.diagonal(self._among) * self._own)
-        cosines = np.divide(self._with, lengths, out=np.zeros_like(self._with), where=lengths > SMALLEST)
-        ridge = RIDGE * (np.trace(self._among) + SMALLEST) * np.eye(len(self._names))
-        parts = np.linalg.solve(self._among + ridge, self._with) if self._names else self._with
-        explained = float(parts @ self._with) / self._own if self._own > SMALLEST else 0.0
+        if not self._products:
+            return Relatives(0.0, ())
+        products = np.stack(self._products)
+        limits = _limits(np.sqrt(products[:, :1, :1]))
+        total = (products * limits**2).sum(axis=0)
+        own, beside, among = float(total[0, 0]), total[0, 1:], total[1:, 1:]
+        lengths = np.sqrt(np.diagonal(among) * own)
+        cosines = np.divide(beside, lengths, out=np.zeros_like(beside), where=lengths > SMALLEST)
+        ridge = RIDGE * (np.trace(among) + SMALLEST) * np.eye(len(among))
+        parts = np.linalg.solve(among + ridge, beside)
+        explained = float(parts @ beside) / own if own > SMALLEST else 0.0
         each = zip(self._names, cosines.tolist(), parts.tolist(), strict=True)
         return Relatives(min(1.0, max(0.0, explained)), tuple(Relative(*one) for one in each))
+
+
+def _limits(lengths: Matrix) -> Matrix:
+    """Returns factors that make no length greater than the median of those that are not 0."""
+    typical = float(np.median(lengths[lengths > 0])) if lengths.any() else 0.0
+    return np.asarray(typical / np.maximum(lengths, max(typical, SMALLEST)))
 
 
 SAME = 1e-3

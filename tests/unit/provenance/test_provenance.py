@@ -154,13 +154,17 @@ def test_folded_norms_hide_no_known_model(origin: Origin, base: State, known: St
     assert found.kind is Kind.SIBLING, found.why
 
 
-@pytest.mark.parametrize("change", [make.neurons_permuted, make.hidden_permuted])
-def test_no_training_permutes_a_known_model(
-    origin: Origin, known: State, tmp_path: Path, change: Callable[[State, int], State]
-) -> None:
-    folder = origin.save(change(known, 1), tmp_path / "checkpoint")
-    others = {"instruct": origin.save(known, tmp_path / "known")}
-    found = compare(folder, origin.base, weights_digest(folder), others)
+@pytest.mark.parametrize("share", [0.1, 0.4, 1.0])
+def test_permuted_neurons_hide_no_known_model(origin: Origin, known: State, tmp_path: Path, share: float) -> None:
+    """They differ by more than training did."""
+    near = make.mixed([(0.2, known), (0.8, make.stored_state(origin.base))])
+    others = {"instruct": origin.save(near, tmp_path / "known")}
+    folder = origin.save(make.neurons_permuted(near, 1, share), tmp_path / "checkpoint")
+    assert compare(folder, origin.base, weights_digest(folder), others).kind is Kind.SIBLING
+
+
+def test_permuted_training_is_flagged_whatever_the_score(known: State, judge: Callable[[State], Provenance]) -> None:
+    found = judge(make.hidden_permuted(known, 1))
     assert found.kind is Kind.UNKNOWN, found
     assert not found.may_be_trained
 
