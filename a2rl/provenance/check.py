@@ -60,9 +60,8 @@ def compare(checkpoint: Path, base: Path, digest: str, known: Mapping[str, Path]
     Raises:
         InvalidSubmissionError: The files are not valid.
     """
-    with threadpool_limits(
-        1, user_api="blas"
-    ):  # on matrices as small as the samples, threads cost more than they bring
+    # On matrices as small as the samples, threads cost more than they bring.
+    with threadpool_limits(1, user_api="blas"):
         return _Comparison(tensors_of(checkpoint), tensors_of(base), digest).run(known)
 
 
@@ -73,7 +72,8 @@ class _Comparison:
         self._digest, self._tensors = digest, tensors
         self._base = {name: tensor for name, tensor in base.items() if self._is_comparable(name, tensor)}
         self._left_out = len(tensors) - len(self._base)
-        self._vocabulary = {find_embedding(self._base), find_head(self._base)}
+        names = (find_embedding(self._base), find_head(self._base))
+        self._vocabulary = frozenset(name for name in names if name)
         """The tensors whose rows the tokenizer fixes."""
 
     def _is_comparable(self, name: str, tensor: Tensor) -> bool:
@@ -92,8 +92,7 @@ class _Comparison:
             if traces[name].kept is not None:
                 kin.add(name, found, base)
         traces |= self._rearranged(traces)
-        vocabulary = frozenset(name for name in self._vocabulary if name)
-        return classify(tuple(traces.values()), kin.relatives(), vocabulary, self._left_out)
+        return classify(tuple(traces.values()), kin.relatives(), self._vocabulary, self._left_out)
 
     def _sample(self, name: str, count: int = ROWS) -> Sample:
         return sample(name, self._tensors[name], self._base[name], self._digest, count)
@@ -104,13 +103,13 @@ class _Comparison:
         hidden = self._hidden_columns(traces)
         probed = {trace.name: self._undo(trace, hidden) for trace in lost[:: max(1, len(lost) // PROBES)]}
         rest = [trace for trace in lost if trace.name not in probed]
-        if any(trace.arrangement is not Arrangement.NOT_FOUND for trace in probed.values()):
+        if any(trace.is_rearranged for trace in probed.values()):
             return probed | {trace.name: self._undo(trace, hidden) for trace in rest}
         return probed | {trace.name: trace._replace(arrangement=Arrangement.NOT_FOUND) for trace in rest}
 
     def _hidden_columns(self, traces: Mapping[str, Trace]) -> Columns | None:
         """Returns how the model's hidden dimensions are rearranged, which shows in the columns of the embedding."""
-        for name in sorted(name for name in self._vocabulary if name):
+        for name in sorted(self._vocabulary):
             if name in traces and (traces[name].kept or 0.0) < RECOGNISED:
                 _, columns = undo_columns(traces[name], self._sample(name, FITTED))
                 if columns is not None:
@@ -118,10 +117,8 @@ class _Comparison:
         return None
 
     def _undo(self, trace: Trace, hidden: Columns | None) -> Trace:
-        best = max(self._attempts(trace, hidden), key=lambda each: each.kept or 0.0, default=trace)
-        if best.arrangement is not Arrangement.IN_PLACE:
-            return best
-        return trace._replace(arrangement=Arrangement.NOT_FOUND)
+        best = max(self._attempts(trace, hidden), key=lambda each: each.kept or 0.0)
+        return best if best.is_rearranged else trace._replace(arrangement=Arrangement.NOT_FOUND)
 
     def _attempts(self, trace: Trace, hidden: Columns | None) -> Iterable[Trace]:
         tensor, base = self._tensors[trace.name], self._base[trace.name]

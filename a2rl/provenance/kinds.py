@@ -56,7 +56,7 @@ class Kin:
         """Starts with the folders of known models, by name."""
         self._names = list(known)
         self._tensors = [tensors_of(folder) for folder in known.values()]
-        self._products: list[Matrix] = []
+        self._products: list[Matrix] = [np.zeros((1 + len(known), 1 + len(known)))]
 
     def add(self, name: str, found: Sample, base: Tensor) -> None:
         """Adds the drawn rows of one tensor. Each tensor counts by its relative difference, whatever its size.
@@ -81,8 +81,6 @@ class Kin:
 
     def relatives(self) -> Relatives:
         """Returns the outcome."""
-        if not self._products:
-            return Relatives(0.0, ())
         products = np.stack(self._products)
         limits = _limits(np.sqrt(products[:, :1, :1]))
         total = (products * limits**2).sum(axis=0)

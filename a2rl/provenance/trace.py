@@ -264,17 +264,11 @@ def sample(name: str, tensor: Tensor, base: Tensor, digest: str, count: int = RO
 def trace_in_place(name: str, found: Sample, base: Tensor) -> Trace:
     """Compares the drawn rows of a tensor with the base rows at the same places."""
     rows, columns = matrix_shape(base)
-    is_matrix = rows >= FEWEST_ROWS and columns >= FEWEST_COLUMNS
-    near = scaled(found.rows, found.base) if is_matrix else found.rows
-    return Trace(
-        name=name,
-        rows=rows,
-        kept=share_kept(found.rows, found.base) if is_matrix else None,
-        delta=relative_delta(found.rows, found.base),
-        scaled_delta=relative_delta(near, found.base),
-        arrangement=Arrangement.IN_PLACE,
-        roughness=roughness(near, found.base) if is_matrix else None,
-    )
+    delta = relative_delta(found.rows, found.base)
+    trace = Trace(name, rows, kept=None, delta=delta, scaled_delta=delta, arrangement=Arrangement.IN_PLACE)
+    if rows < FEWEST_ROWS or columns < FEWEST_COLUMNS:
+        return trace
+    return _measured(trace, share_kept(found.rows, found.base), found.rows, found.base, Arrangement.IN_PLACE)
 
 
 def undo_columns(trace: Trace, found: Sample) -> tuple[Trace, Columns | None]:
@@ -290,7 +284,7 @@ def undo_columns(trace: Trace, found: Sample) -> tuple[Trace, Columns | None]:
     kept = share_kept(rows, base)
     if kept is None or kept < RECOGNISED or kept <= (trace.kept or 0.0):
         return trace, None
-    return _rearranged(trace, kept, rows, base, Arrangement.COLUMNS), columns
+    return _measured(trace, kept, rows, base, Arrangement.COLUMNS), columns
 
 
 def undo_rows(trace: Trace, tensor: Tensor, base: Tensor, digest: str, columns: Columns | None) -> Trace:
@@ -326,7 +320,7 @@ def _sought(trace: Trace, rows: Matrix, base: Matrix) -> Trace:
     if kept < RECOGNISED or kept <= (trace.kept or 0.0):
         return trace
     signs = np.sign((rows * base[matches]).sum(axis=1, keepdims=True))
-    return _rearranged(trace, kept, rows * signs, base[matches], Arrangement.ROWS)
+    return _measured(trace, kept, rows * signs, base[matches], Arrangement.ROWS)
 
 
 def _by_chance(base: Matrix) -> float:
@@ -342,7 +336,7 @@ def _by_chance(base: Matrix) -> float:
     return max(min(random, 0.98), float(np.quantile(cosines.max(axis=1), 0.9)))
 
 
-def _rearranged(trace: Trace, kept: float, rows: Matrix, base: Matrix, how: Arrangement) -> Trace:
+def _measured(trace: Trace, kept: float | None, rows: Matrix, base: Matrix, how: Arrangement) -> Trace:
     near = scaled(rows, base)
     return trace._replace(
         kept=kept, scaled_delta=relative_delta(near, base), arrangement=how, roughness=roughness(near, base)
