@@ -77,11 +77,9 @@ class _Comparison:
         """The tensors whose rows the tokenizer fixes."""
 
     def _is_comparable(self, name: str, tensor: Tensor) -> bool:
-        other = self._tensors.get(name)
-        return (
-            other is not None and is_readable(tensor) and is_readable(other)
-            and matrix_shape(other) == matrix_shape(tensor)
-        )  # fmt: skip
+        if (other := self._tensors.get(name)) is None:
+            return False
+        return is_readable(tensor) and is_readable(other) and matrix_shape(other) == matrix_shape(tensor)
 
     def run(self, known: Mapping[str, Path]) -> Provenance:
         kin = Kin(known)

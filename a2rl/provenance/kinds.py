@@ -82,8 +82,7 @@ class Kin:
     def relatives(self) -> Relatives:
         """Returns the outcome."""
         products = np.stack(self._products)
-        limits = _limits(np.sqrt(products[:, :1, :1]))
-        total = (products * limits**2).sum(axis=0)
+        total = (products * _limits(np.sqrt(products[:, :1, :1])) ** 2).sum(axis=0)
         own, beside, among = float(total[0, 0]), total[0, 1:], total[1:, 1:]
         lengths = np.sqrt(np.diagonal(among) * own)
         cosines = np.divide(beside, lengths, out=np.zeros_like(beside), where=lengths > SMALLEST)
