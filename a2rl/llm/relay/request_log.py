@@ -17,12 +17,13 @@ from a2rl.run.ledger import Entry
 from a2rl.run.records import LlmUse, ModelUse, sum_known
 
 MAX_MODELS = 20
-"""The number of models, and of tools that were refused, that are counted by name. All others are counted together; of
+"""The number of models, and of tools that were refused, that are shown by name. All others are shown together; of
 models, those with the fewest tokens."""
 FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more are forwarded"
 COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
 """The paths at which an API only counts the tokens of a request."""
 OTHERS, UNNAMED = "(others)", "(no name)"
+NO_USE = ModelUse(cost_usd=0.0)
 
 
 class Request(FrozenModel):
@@ -78,18 +79,25 @@ class RequestLogReader:
 
     def totals(self) -> LlmUse:
         """Returns the totals of what was read or added."""
-        models = self._models.values()
+        models: dict[str, ModelUse] = {}
+        answered: dict[str, str] = {}
+        most_first = sorted(self._models, key=lambda name: (name == OTHERS, -self._models[name].tokens))
+        for place, name in enumerate(most_first):
+            shown = name if place < MAX_MODELS else OTHERS
+            models[shown] = models.get(shown, NO_USE).plus(self._models[name])
+            if name in self._answered:
+                answered.setdefault(shown, self._answered[name])
         return LlmUse(
             requests=self._requests,
             refused=self._refused,
             failed=self._failed,
             estimated=self._estimated,
-            prompt_tokens=sum(use.prompt_tokens for use in models),
-            completion_tokens=sum(use.completion_tokens for use in models),
+            prompt_tokens=sum(use.prompt_tokens for use in models.values()),
+            completion_tokens=sum(use.completion_tokens for use in models.values()),
             cached_tokens=self._cached,
-            cost_usd=sum_known(use.cost_usd for use in models),
-            models=dict(self._models),
-            answered=dict(self._answered),
+            cost_usd=sum_known(use.cost_usd for use in models.values()),
+            models=models,
+            answered=answered,
             server_tools=dict(self._tools),
         )
 
@@ -113,7 +121,8 @@ class RequestLogReader:
         """Adds a request to the totals."""
         self._requests += 1
         self._refused += bool(request.refused)
-        self._failed += not request.refused and request.has_failed
+        # One without a status was under way when the relay or the agent ended: that is no error of the provider.
+        self._failed += request.status > 0 and not request.refused and request.has_failed
         self._estimated += request.estimated
         self._cached += request.cache_read_tokens
         for tool in request.server_tools:  # only the rules can name those that were not refused
@@ -128,18 +137,10 @@ class RequestLogReader:
                 completion_tokens=request.completion_tokens,
                 cost_usd=request.cost_usd if tokens else 0.0,
             )
-            is_other = request.answered and not request.answered.startswith(request.asked)
-            self._count(request.asked or UNNAMED, use, request.answered if is_other else "")
-
-    def _count(self, name: str, use: ModelUse, answered: str) -> None:
-        """Adds the use of a model. An agent can ask for any number of models, but not give each of them many tokens."""
-        self._models[name] = self._models.get(name, ModelUse(cost_usd=0.0)).plus(use)
-        if answered:
-            self._answered.setdefault(name, answered)
-        named = [each for each in self._models if each not in (name, OTHERS)]
-        if name != OTHERS and len(named) >= MAX_MODELS:
-            least = min(named, key=lambda each: self._models[each].tokens)
-            self._count(OTHERS, self._models.pop(least), self._answered.pop(least, ""))
+            name = request.asked or UNNAMED
+            self._models[name] = self._models.get(name, NO_USE).plus(use)
+            if request.answered and not request.answered.startswith(request.asked):
+                self._answered.setdefault(name, request.answered)
 
 
 def limit_reached(use: LlmUse, max_tokens: int | None, max_cost_usd: float | None) -> str:
