@@ -288,8 +288,12 @@ def finish(run: RunDir, settings: Settings, base_model: Path, judged: bool = Tru
     if run.spec.protocol == "strict":
         grade_private(run)
     grade(run, settings)
-    if not judged:
-        return
+    if judged:
+        judge_and_close(run, settings)
+
+
+def judge_and_close(run: RunDir, settings: Settings) -> None:
+    """Does what is left of a run that has a grade record."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.validity.run_checks_apart", run_checks)  # a process of its own takes a second to start
         validity(run, settings)

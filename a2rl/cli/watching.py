@@ -92,12 +92,11 @@ class _Follower:
             self._take(entry.event)
         graded, executed = self.run.read("grade", GradeRecord), self.run.read("execute", ExecuteRecord)
         seen = self._requests.read()
-        clock = self.run.clock if self.run.clock.path.exists() else None
         return LiveRun(
             spec=self.run.spec,
             phase=self._phase(graded),
-            elapsed_s=clock.elapsed_s() if clock else 0.0,
-            allowed_s=clock.allowed_s() if clock else self.run.spec.budget_s,
+            elapsed_s=self.run.clock.used_s(),
+            allowed_s=self.run.clock.allowed_s() if self.run.clock.path.exists() else self.run.spec.budget_s,
             baseline=self._baseline,
             scores=tuple(self._grades[each] for each in self._submitted if each in self._grades),
             submissions=len(self._submitted),

@@ -55,12 +55,11 @@ CHECKPOINTS = "[0-9a-f]" * 16
 def progress_of(run: RunDir, claim: Claim) -> Progress:
     """Returns what the claims are told about a run by whoever has this claim."""
     graded, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
-    has_clock = run.clock.path.exists()
     has_driver = executed is not None and (executed.seen or executed.usage) is not None
     return Progress(
         stage=next((stage for stage in STAGES if not run.record_path(stage).exists()), ""),
         budget_s=run.spec.budget_s,
-        elapsed_s=run.clock.read_state().consumed_s if has_clock else 0.0,  # the clock of a dead attempt runs on
+        elapsed_s=run.clock.used_s(),
         submissions=len(run.ledger.events(SubmissionAccepted)),
         judge_usd=Account(run.account).use().dollars,
         agent_usd=executed.cost_usd if executed and has_driver else 0.0,

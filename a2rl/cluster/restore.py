@@ -51,9 +51,8 @@ def bring_up_to_date(run: RunDir, store: ObjectStore, claim: Claim) -> CopyManif
     manifest = read_manifest(store, claim.before.manifest)
     if _is_current(run, manifest):
         elapsed_s = claim.before.progress.elapsed_s
-        with suppress(FileNotFoundError):  # a run without a clock has used nothing
-            if elapsed_s > run.clock.read_state().consumed_s:  # of an owner that copied nothing
-                run.clock.stop_as_restored(elapsed_s)
+        if run.clock.path.exists() and elapsed_s > run.clock.used_s():  # of an owner that copied nothing
+            run.clock.stop_as_restored(elapsed_s)
         return manifest
     incoming = run.root / INCOMING
     shutil.rmtree(incoming, ignore_errors=True)

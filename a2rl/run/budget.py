@@ -162,6 +162,10 @@ class Clock:
             return state.consumed_s
         return state.consumed_s + self.monotonic() - state.running_since
 
+    def used_s(self) -> float:
+        """Returns the seconds in the file; 0 without one. If the pipeline was killed, `elapsed_s` runs on."""
+        return self.read_state().consumed_s if self.path.exists() else 0.0
+
     def allowed_s(self) -> float:
         """Returns the seconds that the agent has in all: the budget, and the time that was given back."""
         state = self.read_state()

@@ -129,7 +129,7 @@ def gather(run: RunDir, entries: Sequence[Entry]) -> RunReport:
         validity=validity.word if validity else None, not_valid_because=validity.why if validity else (),
         **_result(run, grade, baseline),
         sample=sample_note(run), comparable=not compared.reasons, not_comparable_because=compared.reasons,
-        story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.elapsed_s(),
+        story=tuple(story(entries)), budget_s=spec.budget_s, elapsed_s=run.clock.used_s(),
         waited_s=executed.waited_s if executed else None, refunded_s=executed.refunded_s if executed else None,
         submissions=tuple(_submitted(entries, grades_among(entries), grade.submission_id if grade else None)),
         metrics=run_metrics(run, entries), usage=executed.usage if executed else None,

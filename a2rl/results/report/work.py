@@ -188,7 +188,7 @@ class TimeLine(NamedTuple):
 
 def time_line(run: RunDir, entries: Sequence[Entry], steps: Steps | None) -> TimeLine | None:
     """Returns the activities of a run; None if it has no time."""
-    end_s = run.clock.elapsed_s()
+    end_s = run.clock.used_s()
     if end_s <= 0:
         return None
     waiting = [Span("waiting", *each) for each in Waits().follow(entries)]

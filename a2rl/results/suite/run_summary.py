@@ -197,8 +197,7 @@ def _agent_s(run: RunDir, executed: ExecuteRecord | None) -> float:
     """Returns the agent's time, also of a run whose machine failed before the end of the agent was recorded."""
     if executed is not None:
         return executed.elapsed_s - executed.stood_still_s
-    # The clock of an agent whose pipeline was killed runs on.
-    return run.clock.read_state().consumed_s if run.clock.path.exists() else 0.0
+    return run.clock.used_s()
 
 
 def _gpu_hours(spec: RunSpec, entries: Sequence[Entry], agent_s: float) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from a2rl.cli.results import run_object, sentence
+from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
@@ -27,6 +28,7 @@ from a2rl.results.verify.check import check_report, made
 from a2rl.run import ledger
 from a2rl.run.directory import RunDir
 from a2rl.run.events import Graded, PrivateGraded
+from a2rl.run.failure import record_failure
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import GENESIS
 from a2rl.run.ranking import chosen_among, selection_note
@@ -35,7 +37,7 @@ from a2rl.scoring.score import summarise
 from a2rl.validity.record import Finding, lower
 from stages.grade import grade
 from tests import run_maker
-from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, make_run
+from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, judge_and_close, make_run
 from tests.small_model import edit_json
 
 CHAIN = "the ledger's hash chain"
@@ -214,6 +216,16 @@ def test_a_run_without_submissions_is_sound(settings: Settings, base_model: Path
     assert grade(run, settings).verdict == "no submission"
     Tracker(settings).sync(run)
     assert problems(Finished(run, settings)) == {}
+
+
+def test_a_failed_run_whose_clock_runs_on_is_sound(settings: Settings, base_model: Path) -> None:
+    """Its pipeline was killed while the agent worked, and it could not be resumed."""
+    run = make_run(settings, base_model, git_commit=commit_here())
+    record_failure(run, "execute", InfrastructureError("the GPUs do not become free"))
+    judge_and_close(run, settings)
+    assert run.clock.read_state().running_since is not None
+    assert problems(Finished(run, settings)) == {}
+    assert of_report(Finished(run, settings)) == CheckOutcome(REPORT)
 
 
 def test_a_damaged_mlflow_says_nothing_about_the_run(finished: Finished, tmp_path: Path) -> None:
