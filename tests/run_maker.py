@@ -16,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from a2rl import __version__
 from a2rl.core.files import digest_of, file_digest, folder_digest, read_model, write_jsonl, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run
@@ -91,7 +92,7 @@ def spec(**changes: Any) -> RunSpec:
         "source": None, "backend": "transformers", "exact": False, "options": {}, "split_seed": 7, "grading_port": 0,
         "sandbox": "none",
         "statistics": STATISTICS,
-        "git_commit": "", "versions": {"a2rl": "0"}, "created_at": "2026-04-12T09:30:15+0000",
+        "git_commit": "", "versions": {"a2rl": __version__}, "created_at": "2026-04-12T09:30:15+0000",
     }  # fmt: skip
     return RunSpec(**values | changes)
 

@@ -5,11 +5,12 @@ which must be those of the split.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from a2rl import __version__
 from a2rl.config.plan import CHANGED, git_commit
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError
 from a2rl.core.files import file_digest, read_jsonl, read_model, read_text
@@ -94,9 +95,11 @@ def require_score(claimed: TaskScore, items: Sequence[ItemResult], run: RunDir, 
 def _follows(claimed: Any, found: Any) -> bool:
     """Whether all that is claimed was found, too; an older version may have claimed less."""
     if isinstance(claimed, dict):
-        return all(key in found and _follows(value, found[key]) for key, value in claimed.items())
+        return isinstance(found, dict) and all(
+            key in found and _follows(value, found[key]) for key, value in claimed.items()
+        )
     if isinstance(claimed, list | tuple):
-        return len(claimed) == len(found) and all(map(_follows, claimed, found))
+        return isinstance(found, list | tuple) and len(claimed) == len(found) and all(map(_follows, claimed, found))
     return same(claimed, found) if isinstance(claimed, float) else bool(claimed == found)
 
 
@@ -114,10 +117,13 @@ class Absent(NamedTuple):
 NOTHING_ABSENT = Absent()
 
 
-OF_SUBMISSION = ("number", "score", "gain", "is_result")
-"""The figures of a submission in the report."""
+NOT_COMPARED = {
+    "schema_version", "ledger_head",
+    "reason", "story", "selection", "sample", "not_valid_because", "not_comparable_because",
+}  # fmt: skip
+"""What another version of a2rl may write in another way: the texts of a report, and what names its state."""
 SHOWN = 5
-"""The number of changed files that are named."""
+"""The number of files and figures that are named."""
 NOT_CLOSED = "the run is not finished"
 
 
@@ -162,11 +168,14 @@ def check_files(run: RunDir, absent: Absent) -> str:
     if manifest is None:
         raise NotCheckedError(NOT_CLOSED)
     changed = changed_files(run, manifest, absent=absent.files)
-    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-    require(not changed, "; ".join(changed[:SHOWN]) + more)
+    require(not changed, _named(changed, "; "))
     gone = sorted(absent.files & manifest.files.keys())
-    without = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
-    return f"{len(manifest.files) - len(gone)} files" + (f", without {without}" if gone else "")
+    return f"{len(manifest.files) - len(gone)} files" + (f", without {_named(gone)}" if gone else "")
+
+
+def _named(names: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return between.join(names[:SHOWN]) + more
 
 
 def check_code(run: RunDir) -> str:
@@ -220,14 +229,17 @@ def check_report(run: RunDir, absent: Absent) -> None:
             raise IntegrityError(f"{changed[0]} is another file, and it cannot be drawn again: {error}") from error
         raise NotCheckedError(f"the page cannot be drawn here: {error}") from error
     newer = [name for name in MAY_CHANGE if not _is_listed(run, run.root / name, manifest)]
+    compared = ""
     if folder / DATA in shown:
-        _check_figures(json.loads(shown[folder / DATA]), json.loads(at_end[DATA]), VALIDITY in newer)
+        may_differ = ("validity", "gain") if VALIDITY in newer else ()
+        left_out = _check_figures(json.loads(shown[folder / DATA]), json.loads(scrub(at_end[DATA])), may_differ)
+        compared = f"; the figures in {DATA} are those of the run (not compared: {left_out})"
     made_by = run.spec.git_commit[:12] or run.spec.versions.get("a2rl")
     lawful = [f"without {name}" for name in sorted(absent.files)] + [f"with a newer {name}" for name in newer]
-    if run.spec.git_commit != commit_here():
+    is_this_version = bool(run.spec.git_commit) or run.spec.versions.get("a2rl") == __version__
+    if run.spec.git_commit != commit_here() or not is_this_version:
         lawful.append(f"by this version instead of a2rl {made_by}")
     require(bool(lawful) and not changed, f"{folder} is not that of this run: `a2rl report {run.id}` draws it again")
-    compared = f"; the figures in {DATA} are those of the run" if folder / DATA in shown else ""
     raise NotCheckedError(f"drawn {lawful[0]}, the page differs{compared}")
 
 
@@ -239,26 +251,37 @@ def _is_listed(run: RunDir, path: Path, manifest: Manifest) -> bool:
 
 @cache
 def commit_here() -> str:
-    """Returns the commit of the code that runs; a text that no run has if there is none, or if files were changed."""
+    """Returns the commit of the code that runs; empty if there is none, and a text that no run has if files changed."""
     commit = git_commit(Path(__file__).parents[3])
-    return commit if commit and not commit.endswith(CHANGED) else "none"
+    return "none" if commit.endswith(CHANGED) else commit
 
 
-def _check_figures(claimed: dict[str, Any], found: dict[str, Any], is_lowered: bool) -> None:
+def _check_figures(claimed: Any, found: Any, may_differ: Collection[str]) -> str:
     """Compares the figures of two reports, which every version computes in the same way, without the texts around them.
 
-    Args:
-        is_lowered: Whether the validity may have become worse after the first was drawn.
+    Returns:
+        What was not compared.
     """
-    names = {"run_id", "verdict", "validity", "improvement", "improvement_ci", "gain"}
-    left, right = (
-        {name: report[name] for name in names & report.keys() - ({"validity", "gain"} if is_lowered else set())}
-        | {name: report[name] and report[name]["score"] for name in ("baseline", "final")}
-        | {"submissions": [[each[name] for name in OF_SUBMISSION] for each in report["submissions"]]}
-        for report in (claimed, found)
-    )
-    wrong = sorted(name for name, value in left.items() if not _follows(value, right[name]))
-    require(not wrong, f"{DATA} has another {', '.join(wrong)} than the run")
+    differences = [each for each in _differences(claimed, found, "") if each[0] not in may_differ]
+    wrong = sorted(place for place, is_on_both_sides in differences if is_on_both_sides)
+    require(not wrong, f"{DATA} has another {_named(wrong)} than the run")
+    return _named(["texts", *may_differ, *sorted(place for place, _ in differences)])
+
+
+def _differences(claimed: Any, found: Any, place: str) -> Iterator[tuple[str, bool]]:
+    """Yields where two reports differ, and whether both of them have something there."""
+    if isinstance(claimed, dict) and isinstance(found, dict):
+        for key in (claimed.keys() | found.keys()) - NOT_COMPARED:
+            inner = f"{place}.{key}" if place else key
+            if key in claimed and key in found:
+                yield from _differences(claimed[key], found[key], inner)
+            else:
+                yield inner, False
+    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
+        for number, each in enumerate(claimed):
+            yield from _differences(each, found[number], f"{place}.{number}")
+    elif not _follows(claimed, found):
+        yield place, True
 
 
 def check_items(run: RunDir) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from a2rl import __version__
 from a2rl.cli.launching import _show_repetition
 from a2rl.config.plan import plan_again
 from a2rl.core.settings import Settings
@@ -60,11 +61,11 @@ def test_runs_with_equal_weights_and_scores_are_the_same(twins: Twins, compare: 
     said, found = compare()
     assert said.splitlines() == [
         "the same weights and scores in all 2 submissions as gsm8k-test-1",
-        "a2rl: 0 before, 1 now",
+        f"a2rl: {__version__} before, 1 now",
     ]
     assert (found["run_id"], found["again"]) == ("gsm8k-test-1", "gsm8k-test-2")
     assert found["same"]
-    assert found["changed"] == ["a2rl: 0 before, 1 now"]
+    assert found["changed"] == [f"a2rl: {__version__} before, 1 now"]
 
 
 def test_other_weights_and_missing_submissions_are_differences(twins: Twins, compare: Compare) -> None:

@@ -291,6 +291,15 @@ def test_a_page_of_another_version_is_not_vouched_for(tmp_path: Path) -> None:
     found = of_report(finished)
     assert found.problem == ""
     assert f"by this version instead of a2rl {'ab' * 6}, the page differs; the figures" in found.not_checked
+    assert "are those of the run (not compared: texts)" in found.not_checked
+
+
+def test_without_git_a_page_of_this_version_is_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("a2rl.results.verify.check.commit_here", lambda: "")
+    finished = with_a_forged_page(finished_run(tmp_path / "checkout"))
+    assert "is not that of this run" in of_report(finished).problem
+    other = with_a_forged_page(finished_run(tmp_path / "other", versions={"a2rl": "0"}))
+    assert "by this version instead of a2rl 0, the page differs" in of_report(other).not_checked
 
 
 def test_a_page_is_not_vouched_for_if_files_are_left_out(tmp_path: Path) -> None:
@@ -299,12 +308,43 @@ def test_a_page_is_not_vouched_for_if_files_are_left_out(tmp_path: Path) -> None
     assert "drawn without trajectory.json, the page differs" in found.not_checked
 
 
+def of_forged_figures(finished: Finished, change: Callable[[dict[str, Any]], None]) -> CheckOutcome:
+    path = finished.run.report.with_name("report.json")
+    report = json.loads(path.read_text())
+    change(report)
+    path.write_text(json.dumps(report))
+    with_its_digests(finished)
+    return made(REPORT, lambda: check_report(finished.run, Absent()))
+
+
 @pytest.mark.parametrize(
-    "edit", [{"improvement": 99.9}, {"verdict": "worse"}, {"validity": "void"}, {"submissions": []}]
-)
-def test_other_figures_in_a_report_of_any_version_are_found(finished: Finished, edit: dict[str, Any]) -> None:
-    edit_json(finished.run.report.with_name("report.json"), **edit)
-    assert f"report.json has another {next(iter(edit))}" in of_report(with_its_digests(finished)).problem
+    ("place", "forged"),
+    [
+        ("improvement", 99.9), ("improvement", {}), ("verdict", "worse"), ("validity", "void"), ("submissions", []),
+        ("submissions.0.score", 99.9), ("submissions.0.elapsed_s", 1.0), ("metrics.time_to_best", 1.0),
+        ("elapsed_s", 1.0), ("budget_s", 1.0), ("cross_fitted", 99.9), ("comparable", True),
+        ("settings.model", "another"), ("agent", "another"), ("task", "another"),
+        ("seen", {"requests": 1}), ("baseline", []), ("final.score", "99.9"),
+    ],
+)  # fmt: skip
+def test_other_figures_in_a_report_of_any_version_are_found(finished: Finished, place: str, forged: Any) -> None:
+    def forge_figure(report: Any) -> None:
+        *outer, name = [int(each) if each.isdigit() else each for each in place.split(".")]
+        for each in outer:
+            report = report[each]
+        assert report[name] != forged
+        report[name] = forged
+
+    assert f"report.json has another {place} than the run" in of_forged_figures(finished, forge_figure).problem
+
+
+def test_figures_that_a_report_lacks_are_named(finished: Finished) -> None:
+    def forge_figures(report: dict[str, Any]) -> None:
+        report |= {"more": 1, "baseline": {}, "story": ["Nothing."]}
+        del report["gain"]
+
+    found = of_forged_figures(finished, forge_figures)
+    assert "(not compared: texts, baseline.ci, baseline.correct, baseline.errored, baseline." in found.not_checked
 
 
 def test_a_page_drawn_before_the_validity_fell_is_no_forgery(tmp_path: Path) -> None:
