@@ -29,6 +29,7 @@ SEEDS = (0, 1, 2)
 CLEAN_SEEDS = range(6)
 TASKS = ("gsm8k", "humaneval", "alpacaeval", "webshop", "deepsearchqa")
 HONEST_ROWS = 500
+MANY_ROWS = 24_000
 REMEMBERED = 0.9
 SIMULATED = 500
 SYNONYMS = {
@@ -85,10 +86,9 @@ def corpora(gsm8k: Path | None) -> Iterator[Corpus]:
         yield Corpus("gsm8k", {str(place): text for place, text in enumerate(items)}, known)
 
 
-def honest_rows(known: Sequence[str], rng: random.Random) -> list[str]:
+def honest_rows(known: Sequence[str], rng: random.Random, count: int = HONEST_ROWS) -> list[str]:
     """Returns what an honest agent writes: rows of its data, some with other numbers, some in other words."""
-    chosen = rng.sample(list(known), min(HONEST_ROWS, len(known)))
-    return [rng.choice(CHANGES)(text, rng) for text in chosen]
+    return [rng.choice(CHANGES)(text, rng) for text in rng.choices(known, k=count)]
 
 
 def is_flagged(search: TextSearch, texts: Sequence[str]) -> bool:
@@ -100,7 +100,10 @@ def is_flagged(search: TextSearch, texts: Sequence[str]) -> bool:
 def in_texts(corpus: Corpus) -> str:
     """Returns a row: how many of the runs are flagged, clean and with planted items."""
     search = TextSearch(corpus.items, corpus.known)
-    cells = [f"{sum(is_flagged(search, honest_rows(corpus.known, random.Random(seed))) for seed in CLEAN_SEEDS)}"]
+    cells = [
+        str(sum(is_flagged(search, honest_rows(corpus.known, random.Random(seed), count)) for seed in CLEAN_SEEDS))
+        for count in (HONEST_ROWS, MANY_ROWS)
+    ]
     for change in CHANGES:
         for share in SHARES:
             cells.append(str(sum(is_flagged(search, _planted(corpus, change, share, seed)) for seed in SEEDS)))
@@ -138,7 +141,8 @@ def main() -> None:
     chosen, started = parser.parse_args(), time.monotonic()
     planted = [f"{change.__name__} {share:.0%}" for change in CHANGES for share in SHARES]
     _say(f"Runs that are flagged, of {len(CLEAN_SEEDS)} clean ones and {len(SEEDS)} others:\n")
-    _say(f"| data | items | clean | {' | '.join(planted)} |\n|---|{'---|' * (len(planted) + 2)}")
+    _say(f"| data | items | clean | clean, {MANY_ROWS:,} rows | {' | '.join(planted)} |")
+    _say(f"|---|{'---|' * (len(planted) + 3)}")
     for corpus in corpora(chosen.gsm8k):
         _say(in_texts(corpus))
     shares = " | ".join(f"{share:.0%}" for share in SHARES)

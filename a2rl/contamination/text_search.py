@@ -7,6 +7,7 @@ other words; see a2rl/core/spelling.py for how letters are compared.
 Every feature of an item (a run of words, or a word) counts by its rarity. A run that also occurs in what the agent was
 given counts nothing. The score of a text is the share of an item's weight that it contains. An item that is found in
 what the agent was given is too similar to it, and is not looked for in that way: `findable` says how many are left.
+Nor is one that is found in copies of the training data with other numbers, which honest agents write.
 
 The eval set is small and known, so the features of every text are looked up in one table. An approximation such as
 MinHash would save nothing.
@@ -136,9 +137,11 @@ class _Table:
             for feature in found:
                 if often[feature] <= RARE:
                     self._items[feature].append(item)
-        for text in known:
-            for hit in self.hits(text):
-                self._totals.pop(hit.item, None)
+
+    def leave_out(self, text: Sequence[str]) -> None:
+        """Looks for the items in a text no longer."""
+        for hit in self.hits(text):
+            self._totals.pop(hit.item, None)
 
     def __len__(self) -> int:
         return len(self._totals)
@@ -146,7 +149,7 @@ class _Table:
     def hits(self, text: Sequence[str]) -> Iterator[Hit]:
         """Yields the items in the spans of a text."""
         length = SPANS[self._way]
-        if len(text) < FEWEST_IN_TEXT[self._way]:
+        if not self._totals or len(text) < FEWEST_IN_TEXT[self._way]:
             return
         for start in range(0, max(1, len(text) - length // 2), length // 2):
             found = self._read(text[start : start + length])
@@ -171,14 +174,22 @@ class ItemIndex:
             known: Texts that the agent was given, such as the rows of the training data.
         """
         found = {item: WORD.findall(spelled(text)) for item, text in items.items()}
-        listed = list(map(spelled, known))
-        given = [WORD.findall(text) for text in listed]
+        listed = list(known)
+        given = [WORD.findall(spelled(text)) for text in listed]
         self._lines = {_line(each): item for item, each in found.items() if len(each) > 2}
-        for text in listed:
-            for line in text.splitlines():
-                self._lines.pop(_line(WORD.findall(line)), None)
         long = {item: each for item, each in found.items() if len(each) >= FEWEST_WORDS}
         self._tables = {way: _Table(way, long, given) for way in WAYS}
+        for text in listed:
+            self.leave_out(text)
+
+    def leave_out(self, text: str) -> None:
+        """Looks for the items in an honest text no longer, in the ways in which they are found there."""
+        text = spelled(text)
+        for line in text.splitlines():
+            self._lines.pop(_line(WORD.findall(line)), None)
+        found = WORD.findall(text)
+        for table in self._tables.values():
+            table.leave_out(found)
 
     def findable(self, way: Way) -> int:
         """Returns the number of items that could be found in this way."""
@@ -244,8 +255,9 @@ class Searched(NamedTuple):
 
 NUMBERS = re.compile(r"\d{1,9}")
 NEAR = 9
-COPIES = 3
-"""How many times each text of the training data is written with other numbers."""
+FEWEST_COPIES, MOST_COPIES, COPIED_CHARS = 3, 100, 20_000_000
+"""How many times each text of the training data is written with other numbers, and about how many characters that may
+be: a limit by the clock would leave out other items on another machine."""
 
 
 def renumbered(text: str, rng: random.Random) -> str:
@@ -274,14 +286,13 @@ class TextSearch:
         """
         self._index, self._given, rng = ItemIndex(items, known), set(known), random.Random(0)
         some = known[:: max(1, len(known) // CALIBRATED_ON)]
+        copies = min(MOST_COPIES, COPIED_CHARS // (1 + sum(map(len, some))))
+        for text in some:
+            for _ in range(max(FEWEST_COPIES, copies)):
+                self._index.leave_out(renumbered(text, rng))
         other_half = chance_hits(ItemIndex(items, some[::2]), some[1::2])
-        copies = chance_hits(self._index, (renumbered(text, rng) for text in some for _ in range(COPIES)))
         self._needed = {
-            way: max(
-                FEWEST[way] + copies[way],
-                round(LEAST_SHARE[way] * len(items)),
-                round(ABOVE_CHANCE * other_half[way]),
-            )
+            way: max(FEWEST[way], round(LEAST_SHARE[way] * len(items)), round(ABOVE_CHANCE * other_half[way]))
             for way in WAYS
         }
 
