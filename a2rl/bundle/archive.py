@@ -76,6 +76,7 @@ class Index(StrictModel):
 
 
 ANCHORS = (FILE, "signatures.jsonl", "published.jsonl", "clock.json")
+NEEDED = (LEDGER, f"{RUN}/spec.json", f"{RUN}/{FILE}")
 SECRET, UNKNOWN = "it has text with the form of a key", "it is no file of a run"
 
 
@@ -87,7 +88,8 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         with_weights: Whether to include the weights of the checkpoint that counts, which a reader can grade anew.
 
     Raises:
-        UsageError: The run has not begun or has files that no bundle can have, or the target is a folder or in none.
+        UsageError: The run has not begun, has files that no bundle can have or a secret in one that each must have, or
+            the target is a folder or in none.
         InfrastructureError: The disk or git failed.
     """
     if not run.ledger.path.exists():
@@ -100,6 +102,8 @@ def pack(run: RunDir, target: Path, with_weights: bool) -> Index:
         _check_names(members)
         left_out = {name: UNKNOWN for name in listed if not is_run_file(name)}
         for name in [name for name, path in members.items() if _has_secret(path)]:
+            if name in NEEDED:
+                raise UsageError(f"no bundle can be without {name.removeprefix(f'{RUN}/')}, but {SECRET}")
             left_out[name.removeprefix(f"{RUN}/")] = SECRET
             del members[name]
         packed = weights.pop(_chosen(run), []) if with_weights else []

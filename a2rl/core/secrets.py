@@ -39,20 +39,22 @@ BREAKS = (b"\\r\\n", b"\\n", b"\\r", b"\r", b"\n")
 BETWEEN_OCTETS = ("", " ", ":", "-", "_", "%", "\\x", "\\\\x", ",", ", ", ", 0x", ",0x", " 0x")
 """Separators between the bytes of a hexadecimal dump; what precedes the first byte is not part of the secret."""
 SHAPES = (
-    rb"sk-(?:ant|proj|svcacct|admin|or|lf)-[\w-]{16,200}",
-    rb"sk-[A-Za-z0-9]{20,200}",
-    rb"AIza[\w-]{35,60}",
-    rb"gh[pousr]_[A-Za-z0-9]{30,255}",
-    rb"github_pat_\w{22,255}",
-    rb"hf_[A-Za-z0-9]{30,60}",
-    rb"xox[abprs]-[\w-]{10,200}",
+    rb"sk-(?:ant|proj|svcacct|admin|or|lf)-[\w-]{16}",
+    rb"sk-[A-Za-z0-9]{20}",
+    rb"AIza[\w-]{35}",
+    rb"gh[pousr]_[A-Za-z0-9]{30}",
+    rb"github_pat_\w{22}",
+    rb"hf_[A-Za-z0-9]{30}",
+    rb"xox[abprs]-[\w-]{10}",
     rb"AKIA[A-Z0-9]{16}",
 )
-"""Patterns for keys of Anthropic, OpenAI, Google, GitHub, Hugging Face, Slack and AWS."""
+"""How the keys of Anthropic, OpenAI, Google, GitHub, Hugging Face, Slack and AWS begin."""
 HEADS = (b"sk-", b"AIza", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"hf_", b"xox", b"AKIA")
-MAX_SHAPE = 270
+MAX_SHAPE = 40
+"""After so many characters of a word, it is known whether it begins as a key."""
+WORD = b"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 BLOCK = 1 << 20
-_SHAPE = re.compile(rb"(?<![A-Za-z0-9_-])(?:" + b"|".join(SHAPES) + rb")")
+_SHAPE = re.compile(rb"(?<![\w-])(?:" + b"|".join(SHAPES) + rb")[\w-]*")  # to the word's end, where a key may follow
 _WORD = re.compile(rb"(?<![\w-])[\w-]{1,%d}\Z" % MAX_SHAPE)
 _CUT_CODE = re.compile(rb"u[0-9A-Fa-f]{0,3}\Z")
 _BREAK = b"(?:" + b"|".join(map(re.escape, BREAKS)) + b")?"
@@ -125,6 +127,7 @@ class ScrubbingStream:
         self._forms, self._by_form = forms, by_form
         self._longest = max([MAX_SHAPE, *map(len, forms)])
         self._held = self._before = b""
+        self._in_key = False
         self.has_found = False
         """Whether any secret was found so far."""
 
@@ -143,28 +146,28 @@ class ScrubbingStream:
         return self._pass_on(rest)
 
     def _pass_on(self, data: bytes) -> bytes:
-        """Removes keys by their form. They begin at the start of a word; `_before` marks a word that continues."""
-        if not self._by_form:
+        """Removes keys by their form, each to the end of its word; `_before` marks a word that continues."""
+        if self._in_key:
+            data = data.lstrip(WORD)
+        if not data or not self._by_form:
             return data
-        before = self._before
-        if data:
-            self._before = b"_" if _WORD.search(data[-1:]) else b""
+        before, is_word = self._before, data[-1] in WORD
         clean, found = _SHAPE.subn(b"[secret]", before + data)
         self.has_found = self.has_found or found > 0
+        self._before, self._in_key = b"_" if is_word else b"", is_word and clean.endswith(b"]")
         return clean[len(before) :]
 
     def _doubtful(self, data: bytes) -> int:
         """Returns how many bytes at the end may be the beginning of a secret."""
-        word = _WORD.search((self._before + data)[-MAX_SHAPE - 1 :]) if self._by_form else None
-        held = len(word[0]) if word and any(word[0].startswith(head[: len(word[0])]) for head in HEADS) else 0
-        tail = data[-3 * self._longest :]
+        tail, held = data[-3 * self._longest :], 0
         for end in (
             (tail, tail[:-1]) if tail.endswith(b"\\") else (tail,)
         ):  # the backslash may be half of an escaped line break
             bare = _bare(end)
             if length := max((_overlap(bare, form) for form in self._forms), default=0):
                 held = max(held, _with_breaks(end, length) + len(tail) - len(end))
-        return held
+        word = _WORD.search((self._before + data[: len(data) - held])[-MAX_SHAPE - 1 :]) if self._by_form else None
+        return held + (len(word[0]) if word and any(word[0].startswith(head[: len(word[0])]) for head in HEADS) else 0)
 
 
 def _forms(value: str) -> list[bytes]:

@@ -50,6 +50,7 @@ GPU_TIMEOUT_S = 5.0
 MAX_TRANSCRIPT_BYTES = 256 << 20
 """Maximum size of all transcripts of an attempt."""
 MAX_TRANSCRIPTS = 100
+UNUSUAL = re.compile(r"[^A-Za-z0-9._-]")
 MAX_TROUBLE_BYTES = 1 << 20
 MAX_TROUBLE_CHARS = 500
 
@@ -230,7 +231,7 @@ class TranscriptCopies:
         self._target.mkdir(exist_ok=True)
         room = MAX_TRANSCRIPT_BYTES - sum(size for path, (size, _) in self._seen.items() if path != entry.path)
         try:
-            _copy_scrubbed(home, entry.path, self._target / copy_name(scrub(entry.path)), max(0, room))
+            _copy_scrubbed(home, entry.path, self._target / copy_name(entry.path), max(0, room))
         except OSError as error:
             if error.errno in MACHINE_ERRORS:
                 raise
@@ -248,9 +249,11 @@ def _copy_scrubbed(folder: UntrustedFolder, path: str, target: Path, max_bytes: 
 
 
 def copy_name(path: str) -> str:
-    """Returns the name of a transcript's copy: visible ASCII, different for each path, and sorted like the paths."""
+    """Returns the name of a transcript's copy: visible ASCII without secrets, different for each path, and sorted like
+    the paths. The manifest has it, so no part of it may be a secret for `scrub`."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-    return f"{re.sub(r'[^A-Za-z0-9._-]', '-', path)[-180:].lstrip('.')}-{digest}"
+    name = scrub(UNUSUAL.sub("-", scrub(path))[-180:].lstrip(".-"))  # again: what is left may look like a key only now
+    return f"{UNUSUAL.sub('-', name).lstrip('-')}.{digest}"
 
 
 def _cpu_s() -> float:

@@ -24,7 +24,7 @@ from a2rl.recording.code_reading import code_at
 from a2rl.recording.trajectory import read_summary
 from a2rl.results.verify import Trust
 from a2rl.run.directory import RunDir
-from a2rl.run.events import AgentStarted, SubmissionAccepted
+from a2rl.run.events import AgentStarted, SubmissionAccepted, SubmissionRefused
 from a2rl.run.failure import record_failure
 from a2rl.run.inputs import hidden_of
 from a2rl.run.ledger import chain_hash
@@ -213,6 +213,20 @@ def test_a_file_with_a_key_is_left_out_and_named(tmp_path: Path, given: Given) -
         index = pack(theirs.run, tmp_path / "run.tar.gz", with_weights=False)
     assert list(index.left_out) == ["logs/agent.log"]
     assert KEY.encode() not in gzip.decompress((tmp_path / "run.tar.gz").read_bytes())
+
+
+def test_no_name_of_an_agents_choice_keeps_the_ledger_back(tmp_path: Path, begun: RunDir) -> None:
+    """A path that is many keys, one after the other, for example."""
+    begun.ledger.append(SubmissionRefused(elapsed_s=1.0, model_path="AKIA0123456789ABCDEF" * 8, reason="it is none"))
+    assert pack(begun, tmp_path / "run.tar.gz", with_weights=False).left_out == {}
+
+
+def test_a_run_is_not_bundled_without_its_ledger(
+    tmp_path: Path, begun: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.bundle.archive._has_secret", lambda path: path.name == "ledger.jsonl")
+    with pytest.raises(UsageError, match=r"no bundle can be without ledger\.jsonl"):
+        pack(begun, tmp_path / "run.tar.gz", with_weights=False)
 
 
 def test_a_lowered_validity_is_what_the_audit_ends_with(given: Given) -> None:

@@ -4,6 +4,7 @@ import base64
 import codecs
 import html
 import json
+import random
 import time
 from collections.abc import Callable
 from urllib.parse import quote
@@ -117,6 +118,22 @@ def test_a_key_of_a_known_provider_is_removed_by_its_form(key: str) -> None:
     assert nothing.text(f"x = '{key}'") == "x = '[secret]'"
     stream = nothing.stream()
     assert b"".join([*(stream.feed(char.encode()) for char in f"={key}\n"), stream.close()]) == b"=[secret]\n"
+
+
+KEYS = ["AKIA0123456789ABCDEF", "sk-ant-" + "aB3_" * 4, "ghp_" + "a1B2" * 9, "xoxb-" + "1" * 10]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 39, 40, 41, 64, 1000])
+def test_what_was_scrubbed_stays_as_it_is(size: int) -> None:
+    """A finding is read back by its digest, and the ledger is searched for secrets before it is bundled."""
+    scrubber, chosen = Scrubber({"OTHER": PLAIN}), random.Random(size)
+    pieces = [*KEYS, PLAIN, "a", "-", " ", "\n", "[secret]", "x" * 300, "é", "sk-", "AKIA"]
+    texts = [key * 8 for key in KEYS] + ["".join(chosen.choices(pieces, k=12)) for _ in range(200)]
+    for text in texts:
+        once, stream = scrubber.text(text), scrubber.stream()
+        assert scrubber.text(once) == once
+        blocks = [text.encode()[place : place + size] for place in range(0, len(text.encode()), size)]
+        assert b"".join([*map(stream.feed, blocks), stream.close()]).decode() == once
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import pytest
 from a2rl.agent_systems.definition import Agent, TranscriptSource
 from a2rl.agent_systems.transcripts import Reading
 from a2rl.core.event_log import EventLog
+from a2rl.core.secrets import scrub
 from a2rl.recording import recorder as module
 from a2rl.recording.recorder import Recorder
 from a2rl.recording.tracer import FILE, MAX_BYTES
 from a2rl.recording.trajectory import read_attempt
 from a2rl.run.directory import RunDir
+from a2rl.run.names import is_run_file
 from tests.as_nobody import as_nobody, folder_of_nobody
 
 PATTERN = ".tool/**/session-*.jsonl"
@@ -331,6 +333,19 @@ def test_transcripts_keep_apart_whatever_they_are_called(at_work: RunDir, record
     kept = list((at_work.logs / "transcript-1").iterdir())
     assert sorted(path.read_text() for path in kept) == sorted(f"{len(name)}" for name in names)
     assert all(path.name.isascii() and path.name.isprintable() for path in kept)
+
+
+def test_no_name_of_a_transcript_has_the_form_of_a_key(at_work: RunDir, recorder: Recorder) -> None:
+    """The manifest would have another name than the file, and the run could not be verified."""
+    day, key = at_work.workspace / ".home/.tool/day", "AKIA0123456789ABCDEF"
+    (day / ".sk-ant-abcd").mkdir()
+    for name in (f"session-{key}{'b' * 154}.jsonl", f"session-.{key}.jsonl", ".sk-ant-abcd/session-1é.jsonl"):
+        (day / name).write_text("{}")
+    recorder.look()
+    kept = [path.relative_to(at_work.root) for path in (at_work.logs / "transcript-1").iterdir()]
+    assert [scrub(str(path)) for path in kept] == list(map(str, kept))
+    assert len(kept) == 3
+    assert all(map(is_run_file, map(str, kept)))
 
 
 def test_half_a_copy_is_not_read_as_a_transcript(at_work: RunDir) -> None:

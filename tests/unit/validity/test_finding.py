@@ -80,7 +80,17 @@ def test_a_validity_reads_back_as_it_was_written() -> None:
     assert Validity.model_validate_json(validity.model_dump_json()) == validity
 
 
-@pytest.mark.parametrize("text", ["x" * 3 * MAX_TEXT, "\x1b" * MAX_TEXT, "x" * (MAX_TEXT + 1)], ids=len)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 3 * MAX_TEXT,
+        "\x1b" * MAX_TEXT,
+        "x" * (MAX_TEXT + 1),
+        "AKIA0123456789ABCDEF" * 8,
+        " AKIA0123456789ABCDEF" * 70,
+    ],
+    ids=len,
+)
 def test_a_finding_with_long_texts_reads_back_with_its_id(text: str) -> None:
     found = Finding.of("long", "flag", text, Evidence(what=text, value=text, file=text))
     again = Finding.model_validate_json(found.model_dump_json())
