@@ -10,6 +10,7 @@ its public part, 64 hexadecimal digits, so a signature says which key it needs.
 
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import Field, ValidationError
 
 from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.event_log import append_whole
 from a2rl.core.files import StrictModel, canonical_json, machine_failure
 from a2rl.run.directory import RunDir
 from a2rl.run.ledger import Row
@@ -166,6 +168,19 @@ def read_signatures(folder: Path) -> list[HeadSignature]:
     return found
 
 
+def drop_half_line(folder: Path) -> None:
+    """Removes what a process that was killed may have left at the end of the file.
+
+    Raises:
+        InfrastructureError: The file cannot be written.
+    """
+    try:
+        with suppress(FileNotFoundError), (folder / FILE).open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+    except OSError as error:
+        raise machine_failure(f"write {folder / FILE}", error) from error
+
+
 def add_signature(folder: Path, signature: HeadSignature) -> None:
     """Adds a signature to the file.
 
@@ -173,10 +188,8 @@ def add_signature(folder: Path, signature: HeadSignature) -> None:
         InfrastructureError: The file cannot be written.
     """
     try:
-        with (folder / FILE).open("a+b", buffering=0) as file:
-            file.seek(0)
-            file.truncate(file.read(MAX_BYTES).rfind(b"\n") + 1)  # a process that was killed may have left half a line
-            file.write(signature.model_dump_json().encode() + b"\n")
+        with (folder / FILE).open("ab", buffering=0) as file:
+            append_whole(file, signature.model_dump_json().encode() + b"\n")
     except OSError as error:
         raise machine_failure(f"write {folder / FILE}", error) from error
 

@@ -18,6 +18,7 @@ from a2rl.anchor.signatures import (
     HeadSignature,
     SigningKey,
     add_signature,
+    drop_half_line,
     load_public_key,
     read_signatures,
 )
@@ -175,6 +176,7 @@ def sign_heads(run: RunDir, signer: Signer) -> Head | None:
         InfrastructureError: The signer's history cannot be used, or the file cannot be written.
     """
     with file_lock(run.root / LOCK, f"another process signs run {run.id}", LOCK_TIMEOUT_S):
+        drop_half_line(run.root)
         rows, signed = _safe_rows(run), read_signatures(run.root)
         head = _last_of(rows)
         if head is not None and (not signed or (signed[-1].seq, signed[-1].hash) != (head.seq, head.hash)):

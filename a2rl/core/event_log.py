@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from traceback import format_exception
 from typing import Any, Self
@@ -53,9 +54,18 @@ class EventLog:
         line = scrub_bytes(f"{printable_json({'t': round(time.time(), 3), **fields})}\n".encode())
         if self._bytes + len(line) <= self._max_bytes:
             with self.path.open("ab", buffering=0) as file:
-                if (written := file.write(line)) < len(line):  # the disk is full
-                    file.truncate(file.tell() - written)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                append_whole(file, line)
+
+
+def append_whole(file: FileIO, line: bytes) -> None:
+    """Adds a line to an unbuffered file.
+
+    Raises:
+        OSError: It cannot be written; no part of it remains.
+    """
+    if (written := file.write(line)) < len(line):  # the disk is full
+        file.truncate(file.tell() - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def log_failure(log: EventLog, what: str, error: BaseException) -> None:

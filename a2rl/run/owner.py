@@ -21,6 +21,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.event_log import append_whole
 from a2rl.core.files import StrictModel, file_digest, machine_failure, read_model
 from a2rl.core.locks import FileLock, is_held
 from a2rl.core.settings import Settings
@@ -136,11 +137,9 @@ def trust(run: RunDir, settings: Settings) -> None:
         InfrastructureError: The file cannot be written.
     """
     try:
-        file = os.open(settings.trusted_runs, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, f"{file_digest(run.root / 'spec.json')}\n".encode())  # one call: others append as well
-        finally:
-            os.close(file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(settings.trusted_runs, flags, 0o600), "ab", buffering=0) as file:
+            append_whole(file, f"{file_digest(run.root / 'spec.json')}\n".encode())  # one call: others append as well
     except OSError as error:
         raise machine_failure(f"write {settings.trusted_runs}", error) from error
 

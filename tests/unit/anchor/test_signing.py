@@ -1,6 +1,7 @@
 """Tests the signatures of ledgers: who signs them, what a signer refuses, and what a reader notices."""
 
 import json
+import resource
 import sqlite3
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from a2rl.anchor.signatures import (
     read_signatures,
 )
 from a2rl.anchor.signing import Signer, head_of, sign_heads
-from a2rl.core.errors import IntegrityError, UsageError
+from a2rl.core.errors import InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import canonical_json, digest_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import AgentEnded, RunInterrupted
@@ -179,9 +180,24 @@ def test_half_a_line_of_a_killed_process_is_replaced(run: RunDir, signer: Signer
         file.write('{"seq": 4, "ha')
     with pytest.raises(IntegrityError, match="line 2"):
         read_signatures(run.root)
-    [first] = [HeadSignature.model_validate_json(line) for line in (run.root / FILE).read_text().splitlines()[:1]]
-    add_signature(run.root, first)
-    assert read_signatures(run.root) == [first, first]
+    run.ledger.append(RunInterrupted(stage="execute"))
+    assert sign_heads(run, signer) == head_of(run)
+    assert [each.seq for each in read_signatures(run.root)] == [3, 4]
+
+
+def test_a_signature_that_a_full_disk_cuts_leaves_nothing(run: RunDir, signer: Signer) -> None:
+    sign_heads(run, signer)
+    before = (run.root / FILE).read_bytes()
+    run.ledger.append(RunInterrupted(stage="execute"))
+    signature = signer.sign(run.id, run.ledger.rows()[3:])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, limits[1]))
+    try:
+        with pytest.raises(InfrastructureError, match="No space left"):
+            add_signature(run.root, signature)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (run.root / FILE).read_bytes() == before
 
 
 def test_a_key_is_private_and_its_public_part_can_be_given_away(tmp_path: Path) -> None:
