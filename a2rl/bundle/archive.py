@@ -23,7 +23,7 @@ from typing import IO, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from a2rl import __version__
-from a2rl.core.errors import UsageError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import MACHINE_ERRORS, StrictModel, file_digest, machine_failure, validation_message
 from a2rl.core.secrets import scrub_bytes
 from a2rl.grading.submission_states import pruned
@@ -205,7 +205,7 @@ def unpack(bundle: Path, folder: Path, max_bytes: int = MAX_BYTES) -> Index:
 
     Raises:
         UsageError: It is not a bundle, is damaged, or has something that no bundle has.
-        InfrastructureError: The disk failed.
+        InfrastructureError: The disk failed or has no room for it.
     """
     folder.mkdir(mode=0o700)
     try:
@@ -226,7 +226,7 @@ def _unpack(archive: "_Archive", folder: Path, max_bytes: int) -> Index:
     if size > max_bytes:
         raise UsageError(f"the bundle unpacks to more than {max_bytes:,} bytes: allow more with --max-gb")
     if (free := shutil.disk_usage(folder).free - FREE_DISK_MARGIN) < size:
-        raise UsageError(
+        raise InfrastructureError(
             f"the bundle unpacks to {size >> 20:,} MiB, and {folder.parent} has room for {max(0, free) >> 20:,}: free "
             "some space, or set TMPDIR to a folder on another disk"
         )

@@ -5,6 +5,7 @@ so that the next build audits only what is new. All is audited again when the co
 """
 
 import os
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -43,6 +44,7 @@ from a2rl.task_api.data import hidden_digest
 FOLDERS, KINDS = ("agents", "tasks"), ("**/*.py", "**/*.html", "**/*.css", "**/*.yaml")
 """What decides what an audit finds, besides the package itself: folders of the project, and files in all of them."""
 FEED = "feed.xml"
+DIGEST = re.compile("[0-9a-f]{64}")
 MOST_STACKS = 60
 """The most stacks that are ranked, those with the most runs: every pair of them is compared."""
 MOST_SIGNERS = 3
@@ -70,6 +72,8 @@ class KeptAudit(FrozenModel):
     """The digest of the code that audited it."""
     grades_anew: bool
     """Whether it was to be graded anew."""
+    max_bytes: int = 0
+    """The most bytes that it might unpack to."""
     problem: str = ""
     """Why it cannot be audited; empty if it was."""
     audit: Audit | None = None
@@ -163,11 +167,14 @@ class Builder:
         with suppress(OSError, A2rlError):
             known = read_model(file, KeptAudit)
             is_whole = page.exists() or not known.has_page
-            if known.code == self._code and is_whole and (known.grades_anew or not self._grades_anew):
+            has_room = known.audit is not None or known.max_bytes == self._max_bytes
+            if known.code == self._code and is_whole and has_room and (known.grades_anew or not self._grades_anew):
                 return known
             added_at = known.added_at
         self._new.append(digest)
-        found = KeptAudit(bundle=digest, added_at=added_at, code=self._code, grades_anew=self._grades_anew)
+        found = KeptAudit(
+            bundle=digest, added_at=added_at, code=self._code, grades_anew=self._grades_anew, max_bytes=self._max_bytes
+        )
         try:
             done = self._auditor(
                 bundle, self._settings, frozenset(), None, self._grades_anew, self._max_bytes, shows=True
@@ -255,7 +262,7 @@ class Builder:
 
     def _write(self, shown: Sequence[KeptAudit], refused: dict[str, str], present: set[str]) -> Path:
         for path in [*self._site.glob("audits/*.json"), *self._site.glob("runs/*.html")]:
-            if path.stem not in present:
+            if DIGEST.fullmatch(path.stem) and path.stem not in present:  # others are files of the user's
                 path.unlink()
         runs = [self._summary(each) for each in shown]
         links = {run.run_id: _page_of(run.bundle) for run, each in zip(runs, shown, strict=True) if each.has_page}

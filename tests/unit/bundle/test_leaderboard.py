@@ -15,13 +15,14 @@ import pytest
 from a2rl.anchor.signatures import Head, HeadSignature, SigningKey, add_signature, load_public_key
 from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.bundle import confined
-from a2rl.bundle.archive import pack
+from a2rl.bundle.archive import pack, unpack
 from a2rl.bundle.audit import BASE_MODEL, NOT_DONE, RESULT, Audit
 from a2rl.bundle.confined import Done, Shown, Work, shown_of
 from a2rl.bundle.leaderboard import OTHER_DATA, Builder, Built, KeptAudit, is_tame
 from a2rl.core import processes
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import read_model
+from a2rl.core.settings import Settings
 from a2rl.labels.records import LabelsRecord
 from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
@@ -314,6 +315,33 @@ def test_what_this_machine_could_not_grade_is_tried_again(given: Given, tmp_path
     assert failed.exit_code == NOT_DONE
 
 
+def test_a_bundle_above_the_limit_is_tried_again_under_another(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def auditor(bundle: Path, settings: Settings, *more: Any, **_: object) -> Done:
+        limits.append(more[3])
+        unpack(bundle, tmp_path / f"unpacked-{len(limits)}", more[3] - 10**9)
+        raise UsageError("it is damaged")
+
+    builds = [Builder(tmp_path / "site", given.settings, {}, False, 10**9 + size, auditor) for size in (10, 10, 10**9)]
+    shutil.copy(given.honest, tmp_path)
+    reasons = [*builds[0].build(tmp_path).refused.values(), *builds[1].build(tmp_path).refused.values()]
+    assert ["--max-gb" in reason for reason in reasons] == [True, True]
+    assert list(builds[2].build(tmp_path).refused.values()) == ["it is damaged"]
+    assert limits == [10**9 + 10, 2 * 10**9]
+
+
+def test_a_bundle_that_the_disk_has_no_room_for_is_tried_again(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.bundle.archive.FREE_DISK_MARGIN", 1 << 60)
+    with pytest.raises(InfrastructureError, match="free some space"):
+        given.build(tmp_path, given.honest)
+    assert not (tmp_path / "site").exists()
+
+
 def test_a_page_that_cannot_be_drawn_is_not_shown(given: Given, tmp_path: Path) -> None:
     bundle = _files({"run/clock.json": None})(given.honest, tmp_path / "x.tar.gz")  # no list of files has the clock
     built = given.build(tmp_path, bundle)
@@ -377,10 +405,11 @@ def test_a_bundle_is_audited_once_until_the_code_changes(
 def test_what_leaves_the_folder_leaves_the_site(given: Given, tmp_path: Path) -> None:
     given.build(tmp_path, given.honest, given.marked)
     (tmp_path / "bundles" / given.marked.name).unlink()
+    (tmp_path / "site" / "runs" / "my own.html").write_text("written by hand")
     built = given.build(tmp_path)
     kept = {path.stem for name in ("runs", "audits") for path in (built.page.parent / name).iterdir()}
-    assert kept == {row["bundle"] for row in _rows(built)}
-    assert len(kept) == 1
+    assert kept == {row["bundle"] for row in _rows(built)} | {"my own"}
+    assert len(kept) == 2
 
 
 def test_a_bundle_is_audited_in_the_sandbox(given: Given, tmp_path: Path) -> None:
