@@ -104,7 +104,7 @@ def audit_bundle(
 
     Args:
         keys: The public keys whose signatures count.
-        grades_anew: Whether to grade the checkpoint that counts, and the base model, again.
+        grades_anew: Whether to grade the checkpoint that counts, and the base model, again, if the run is sound.
         on_progress: Called with how far a grade is.
         shows: Whether to find what a leaderboard shows, too.
 
@@ -125,7 +125,7 @@ def audit_bundle(
             shows=shows,
         )
         done = _run(work, settings, on_progress)
-        if not grades_anew:
+        if not grades_anew or not done.audit.sound:
             return done
         asks = done.judge is not None and not done.judge.serve and load_params(settings.root).knows_judge(done.judge)
         again = _run(work.model_copy(update={"checked": done.audit, "network": asks}), settings, on_progress)

@@ -57,7 +57,7 @@ def bundle(
 
 def audit(
     run: Annotated[str, typer.Argument(help="Run id, or a bundle.")],
-    regrade: Annotated[bool, typer.Option(help="Grade the kept checkpoint anew, and compare item by item.")] = False,
+    regrade: Annotated[bool, typer.Option(help="Grade the kept checkpoint of a sound run anew, item by item.")] = False,
     public_key: PublicKey = None,
     published: Annotated[
         Path | None, typer.Option(help="File with published heads, one JSON object in each line.")
@@ -168,7 +168,7 @@ def _audit(
     if published is not None:
         trust = trust._replace(published=read_published(published, run.id))
     found = audited(run, trust, Tracker(settings))
-    return graded_anew(found, run, settings, on_progress=on_progress) if regrade else found
+    return graded_anew(found, run, settings, on_progress=on_progress) if regrade and found.sound else found
 
 
 export_app = typer.Typer(no_args_is_help=True)

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from a2rl.bundle import confined
 from a2rl.bundle.archive import MAX_BYTES, MAX_FILES, pack
-from a2rl.bundle.audit import DIFFERENT, FLAGGED, NOT_DONE, SOUND, UNSOUND, Audit, audit
-from a2rl.bundle.confined import audit_bundle
+from a2rl.bundle.audit import DIFFERENT, FLAGGED, NOT_DONE, SOUND, UNSOUND, Audit, audit, graded_anew
+from a2rl.bundle.confined import Done, Work, audit_bundle
 from a2rl.core.errors import A2rlError, UsageError
 from a2rl.judge.params import JudgeParams
-from a2rl.results.verify import Trust
+from a2rl.results.verify import CheckOutcome, Trust
 from a2rl.run.ledger import GENESIS, chain_hash
 from tests.bundles import HANGS, MORE_ROWS, VIEW, Members, database, journal_that_deletes, opened, rewritten, with_files
 from tests.run_maker import checkout, finished_run
@@ -333,7 +334,7 @@ def test_a_judge_of_a_stranger_gets_neither_a_request_nor_a_key(
 
 
 @pytest.mark.heavy
-def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader) -> None:
+def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader, tmp_path: Path) -> None:
     """With both, the checkpoint could not even be loaded."""
 
     def edit(members: Members) -> None:
@@ -341,10 +342,27 @@ def test_a_template_or_configuration_in_a_bundle_decides_nothing(reader: Reader)
         for name in ("config.json", "tokenizer_config.json", "chat_template.jinja"):
             with_files({f"{folder}/{name}": b"{{ the answers }}" for folder in folders})(members)
 
-    found = reader.audit(edit, regrade=True)
-    assert not found.sound  # the files are other ones than at the run's end
+    hostile = rewritten(reader.honest, tmp_path / "hostile.tar.gz", edit)
+    with opened(hostile, reader.settings) as theirs:
+        found = graded_anew(
+            Audit(run_id=theirs.run.id, checks=(), validity=None), theirs.run, theirs.settings, theirs.absent
+        )
     assert [each.split for each in found.regrades] == ["private", "private"]
     assert found.not_regraded == {}
+
+
+def test_a_bundle_that_is_not_sound_is_not_graded_anew(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That could take hours, and would change nothing."""
+    works: list[Work] = []
+
+    def checks(work: Work, *_: object) -> Done:
+        works.append(work)
+        wrong = CheckOutcome("a check", problem="it fails")
+        return Done(audit=Audit(run_id="x", checks=(wrong,), validity=None))
+
+    monkeypatch.setattr(confined, "_run", checks)
+    assert reader.audit(lambda members: None, regrade=True).exit_code == UNSOUND
+    assert [work.checked for work in works] == [None]
 
 
 @pytest.mark.heavy
