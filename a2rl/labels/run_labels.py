@@ -9,6 +9,7 @@ agent wrote, which can take any amount of memory or crash a parser: `write_label
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -241,6 +242,7 @@ class LogSigns(NamedTuple):
     """How training failed by an agent's log. An agent can print anything, so that this counts little alone."""
 
     errors: list[Line]
+    """Those among the last lines: of an earlier one, the agent knew."""
     diverged: Line | None
     flat_reward: Line | None
     """The last reward that was logged, if all of at least five were zero."""
@@ -248,17 +250,18 @@ class LogSigns(NamedTuple):
 
 def signs_in(path: Path) -> LogSigns:
     """Reads a log file; a missing one shows nothing."""
-    errors: list[Line] = []
+    last = deque[Line](maxlen=20)
     rewards: list[tuple[float, Line]] = []
     diverged: Line | None = None
     for line in _lines_of(path):
-        if ERROR.search(line.text):
-            errors.append(line)
+        if line.text:
+            last.append(line)
         if diverged is None and DIVERGED.search(line.text):
             diverged = line
         rewards += [(float(found), line) for found in REWARD.findall(line.text)]
     is_flat = len(rewards) >= 5 and all(value == 0 for value, _ in rewards)
-    return LogSigns(errors[-20:], diverged, rewards[-1][1] if is_flat else None)
+    errors = [line for line in last if ERROR.search(line.text)]
+    return LogSigns(errors, diverged, rewards[-1][1] if is_flat else None)
 
 
 def _lines_of(path: Path) -> Iterator[Line]:
@@ -306,8 +309,9 @@ def _no_submission(graded: GradeRecord, executed: ExecuteRecord | None, signs: L
 
 def _crash(graded: GradeRecord, executed: ExecuteRecord | None, signs: LogSigns) -> list[Failure]:
     by_others = executed is not None and executed.responsible in {"api", "machine"}
-    crashed = executed is not None and executed.ended == "crashed" and not by_others
-    if by_others or not (crashed or (signs.errors and graded.verdict in {"no submission", "failed"})):
+    crashed = executed is not None and executed.ended == "crashed"
+    has_nothing = graded.verdict in {"no submission", "failed"} and not (executed and executed.submissions)
+    if by_others or graded.failed_stage is not None or not (crashed or (signs.errors and has_nothing)):
         return []
     ended = []
     if executed is not None and crashed:

@@ -21,6 +21,7 @@ from a2rl.recording.code_reading import code_at, states
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
+from a2rl.run.records import ExecuteRecord, GradeRecord
 from stages.grade import grade
 from tests.labels.traced_programs import programs
 from tests.run_maker import FakePool, checkout, end_agent, grade_private, make_run, submit_checkpoint
@@ -161,6 +162,21 @@ def test_lines_of_a_long_log_have_their_numbers_in_the_file(tmp_path: Path, monk
     (tmp_path / "log").write_text("fine\n" * 1000 + "ValueError: no\n")
     [error] = run_labels.signs_in(tmp_path / "log").errors
     assert (error.number, error.text) == (1001, "ValueError: no")
+
+
+@pytest.mark.parametrize("later", [0, 30])
+@pytest.mark.parametrize("submissions", [0, 1])
+@pytest.mark.parametrize("failed_stage", [None, "grade"])
+def test_an_error_in_the_log_is_a_crash_only_at_its_end(
+    tmp_path: Path, later: int, submissions: int, failed_stage: Any
+) -> None:
+    """An agent that went on, or that the judge let down, did not fail because of it."""
+    (tmp_path / "log").write_text("ValueError: no\n" + "loss 0.1\n\n" * later)
+    graded = GradeRecord.model_construct(verdict="failed", failed_stage=failed_stage)
+    executed = ExecuteRecord.model_construct(ended="finished", submissions=submissions)
+    found = run_labels.failures_of(graded, executed, (), run_labels.signs_in(tmp_path / "log"))
+    is_crash = not (later or submissions or failed_stage)
+    assert [each.kind for each in found] == ["code_error_runtime" if is_crash else "unknown"]
 
 
 def test_an_agent_without_code_or_log_is_unknown(scene: Scene) -> None:
