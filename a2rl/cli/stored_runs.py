@@ -270,14 +270,17 @@ def label(
 
 def _labelled(run: RunDir, settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
     from a2rl.labels.rater import rate
-    from a2rl.labels.records import write_labels
+    from a2rl.labels.records import labels_of, write_labels
 
     record = write_labels(run, settings)
     if judge is None:
         return record
     params = load_params(settings.root).named_judge(judge)
     params = params if params.model else params.resolved(params.annotator)
-    return run.write("labels", record.model_copy(update={"second": rate(run, params, settings, max_usd)}))
+    second = rate(run, params, settings, max_usd)
+    kept = labels_of(run) or record  # not what was computed now, if the run could not be read
+    run.write("labels", kept.model_copy(update={"second": second}))
+    return record.model_copy(update={"second": second})
 
 
 def _show_agreement(records: "list[LabelsRecord]") -> float | None:

@@ -13,8 +13,9 @@ from typing import Any, cast
 from a2rl.core.model_text import break_tokens
 from a2rl.core.settings import Settings
 from a2rl.grading.job import judge_of
-from a2rl.judge.account import Account
-from a2rl.judge.client import Judge, Question
+from a2rl.judge.account import Account, SpendLimitError
+from a2rl.judge.client import MOST_TOKENS, Question
+from a2rl.judge.local import open_judge
 from a2rl.judge.params import DETERMINISTIC, JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
 from a2rl.labels.records import ROUTES, LabelsRecord, Route, SecondRating
@@ -24,6 +25,11 @@ from a2rl.run.events import SubmissionAccepted
 from a2rl.run.records import GradeRecord
 
 MAX_CODE_CHARS = 60_000
+FOR_VERDICTS = frozenset({
+    *MOST_TOKENS, "logprobs", "top_logprobs", "logit_bias", "tools", "tool_choice", "parallel_tool_calls", "functions",
+    "function_call", "response_format", "stop", "n",
+})  # fmt: skip
+"""What limits the form of a judge's reply."""
 PURPOSE = "labels"
 PROMPT = """Below are the files with which somebody trained a language model. Decide from what the code does when it \
 is run, not from names or comments, by which route the final model was made. Code that is never run does not count.
@@ -67,9 +73,9 @@ def rate(run: RunDir, judge: JudgeParams, settings: Settings, limit_usd: float |
 
     account = run.root / "labels-account.db"
     config = replace(judge_of(_plain(judge), settings), account=account, limit_usd=limit_usd, job=PURPOSE)
-    if limit_usd is not None:
-        Account(account, limit_usd).require_money()
-    with Judge(config) as client:
+    if limit_usd is not None and (spent := Account(account).use().dollars) >= limit_usd:
+        raise SpendLimitError(f"the second rater of run {run.id} has cost ${spent:.4f}: allow more with --max-usd")
+    with open_judge(config) as client:
         [answer] = client.ask([Question([{"role": "user", "content": PROMPT + code}], read)], failures_allowed=0)
     if answer.verdict is None or not answers:
         return SecondRating(model=judge.model, routes=(), reason=answer.reason)
@@ -115,10 +121,8 @@ def pair_of(record: LabelsRecord) -> tuple[str, str] | None:
 
 
 def _plain(judge: JudgeParams) -> JudgeParams:
-    """Returns the judge with a decoding for text, where its own is for one letter."""
-    decoding = dict(judge.decoding or DETERMINISTIC)
-    for name in ("logprobs", "top_logprobs", "logit_bias", "max_tokens"):
-        decoding.pop(name, None)
+    """Returns the judge with a decoding for text, where its own is for one letter or for the call of a function."""
+    decoding = {name: value for name, value in (judge.decoding or DETERMINISTIC).items() if name not in FOR_VERDICTS}
     return judge.model_copy(update={"decoding": decoding, "annotator": PURPOSE, "annotator_digest": ""})
 
 

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from a2rl.cli.stored_runs import _labelled
+from a2rl.core.processes import Reading
 from a2rl.judge.account import Account, SpendLimitError
 from a2rl.judge.params import JudgeParams
 from a2rl.judge.parsers import UnreadableReplyError
-from a2rl.labels.rater import cohens_kappa, rate, routes_in
+from a2rl.labels.rater import _plain, cohens_kappa, rate, routes_in
+from a2rl.labels.records import LabelsRecord, RouteLabel, SecondRating, labels_of
 from a2rl.recording.code_history import snapshot_code
 from tests.http_server import Quiet, serving
 from tests.run_maker import checkout, make_run
@@ -51,8 +55,47 @@ def test_an_llm_reads_the_code_and_what_it_costs_is_limited(tmp_path: Path, judg
     assert rate(run, judge, settings, limit_usd=1.5) == found
     assert len(Endpoint.questions) == 1  # the answer was cached
     Account(run.root / "labels-account.db").add("judgement", "labels", 1, 1, 1.0)
-    with pytest.raises(SpendLimitError):
+    with pytest.raises(SpendLimitError, match=r"has cost \$2\.0000: allow more with --max-usd"):
         rate(run, judge, settings, limit_usd=1.5)
+
+
+def test_the_code_is_sent_to_the_judge_that_is_served_here(
+    tmp_path: Path, judge: JudgeParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to the provider whose URL is the default."""
+
+    @contextmanager
+    def served(module: str, folder: str, **_: object) -> Iterator[str]:
+        yield judge.base_url
+
+    settings = checkout(tmp_path)
+    run = make_run(settings, build_base_model(tmp_path / "models" / "small"))
+    (run.workspace / "code" / "train.py").write_text("print('the code')\n")
+    snapshot_code(run.workspace / "code", run.code, "test")
+    monkeypatch.setattr("a2rl.judge.local._process", served)
+    elsewhere = "http://127.0.0.1:1"
+    local = JudgeParams(serve=str(tmp_path / "models" / "small"), model="m", api_key_env=None, base_url=elsewhere)
+    assert rate(run, local, settings, limit_usd=1.0).routes == ("SFT", "DPO")
+
+
+@pytest.mark.parametrize("name", ["alpaca_eval_gpt5_2_fn", "weighted_alpaca_eval_gpt4_turbo", "alpaca_eval_gpt4_fn"])
+def test_a_rater_is_not_asked_for_the_form_of_a_verdict(name: str) -> None:
+    """The call of a function, or one letter: no route could be read in the reply, which costs as much."""
+    judge = JudgeParams(annotator=name, model="m").resolved(name)
+    assert (_plain(judge).decoding or {}).keys() <= {"temperature", "reasoning_effort"}
+
+
+def test_good_labels_stay_if_a_run_can_no_longer_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = checkout(tmp_path)
+    run = make_run(settings, build_base_model(tmp_path / "models" / "small"))
+    known = LabelsRecord(seconds=0, chain=(RouteLabel(route="SFT", confidence=1.0),), training_type="SFT")
+    run.write("labels", known)
+    second = SecondRating(model="m", routes=("DPO",))
+    failed = Reading(b"", "it needed too much memory")
+    monkeypatch.setattr("a2rl.labels.records.read_apart", lambda *_: failed)
+    monkeypatch.setattr("a2rl.labels.rater.rate", lambda *_: second)
+    assert _labelled(run, settings, "gpt-4.1", 1.0).reason == "it needed too much memory"
+    assert labels_of(run) == known.model_copy(update={"second": second})
 
 
 @pytest.mark.parametrize(
