@@ -28,7 +28,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.inputs import check_inputs, how_to_get
 from a2rl.run.records import GradeRecord, SetupRecord
-from a2rl.scoring.score import ItemResult, TaskScore, Verdict
+from a2rl.scoring.score import ItemResult, TaskScore, Verdict, same
 from a2rl.task_api.contract import Split
 
 
@@ -61,7 +61,7 @@ class Regrade(FrozenModel):
     @property
     def is_same(self) -> bool:
         """Whether both grades agree in the score and in the verdict and value of every item."""
-        return not self.differences and self.before.score == self.after.score
+        return not self.differences and same(self.before.score, self.after.score)
 
 
 class _FirstGrade(NamedTuple):

@@ -24,6 +24,15 @@ FEWEST_FOR_ONE_ERRORED = 10
 """From so many items on one may be errored, whatever share it is; the interval shows what that costs."""
 MOST = 0.5
 """An item counts as correct if its mean value is above this."""
+TOLERANCE = 1e-6
+"""In points. A score that is fitted to data may differ in the last bits between machines."""
+
+
+def same(left: float | None, right: float | None) -> bool:
+    """Says whether two figures are the same; None is the same as None alone."""
+    if left is None or right is None:
+        return left is right
+    return abs(left - right) < TOLERANCE
 
 
 class ItemResult(BaseModel):

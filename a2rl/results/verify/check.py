@@ -30,14 +30,12 @@ from a2rl.run.events import BaselineKnown, Graded, PrivateGraded, RunClosed, Run
 from a2rl.run.inputs import find_base_model, hidden_of, how_to_get, settings_of
 from a2rl.run.ledger import events_of
 from a2rl.run.records import BaselineRecord, SetupRecord
-from a2rl.scoring.score import ItemResult, TaskScore
+from a2rl.scoring.score import ItemResult, TaskScore, same
 from a2rl.task_api.contract import Split
 from a2rl.task_api.data import hidden_digest
 
 MAX_CHARS = 2000
 """Characters of what a check says: parts of it may be texts of whoever forged a run."""
-TOLERANCE = 1e-6
-"""In points. A score that is fitted to data may differ in the last bits between machines."""
 
 
 class CheckOutcome(NamedTuple):
@@ -75,13 +73,6 @@ def require(holds: bool, problem: str) -> None:
     """Raises an IntegrityError unless something holds."""
     if not holds:
         raise IntegrityError(problem)
-
-
-def same(left: float | None, right: float | None) -> bool:
-    """Says whether two figures are the same; None is the same as None alone."""
-    if left is None or right is None:
-        return left is right
-    return abs(left - right) < TOLERANCE
 
 
 def require_score(claimed: TaskScore, items: Sequence[ItemResult], run: RunDir, where: str) -> None:

@@ -34,7 +34,6 @@ from a2rl.results.verify.check import (
     check_report,
     made,
     require,
-    same,
 )
 from a2rl.run.directory import RunDir
 from a2rl.run.draw import Draw
@@ -55,6 +54,7 @@ from a2rl.run.failure import why_no_result
 from a2rl.run.inputs import is_of_others
 from a2rl.run.ranking import best_submission, chosen_among
 from a2rl.run.records import ExecuteRecord, GradeRecord, SetupRecord, judge_record, verdict_of
+from a2rl.scoring.score import same
 from a2rl.task_api.data import can_draw, drawn_digest
 from a2rl.validity.record import FROM_WORST, STAGE, Validity, ValidityRecord, event_of, may_reveal
 

@@ -10,9 +10,9 @@ from a2rl.core.files import read_model, write_model
 from a2rl.grading.grades import grade_job
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import grade_now
-from a2rl.grading.regrade import regrade
+from a2rl.grading.regrade import Regrade, regrade
 from a2rl.run.events import SubmissionAccepted
-from a2rl.scoring.score import summarise
+from a2rl.scoring.score import ItemResult, summarise
 from tests.run_maker import Finished, finished_run
 
 pytestmark = pytest.mark.heavy
@@ -41,6 +41,17 @@ def test_a_checkpoint_gets_the_same_score_to_the_last_item(graded: Finished) -> 
     assert (found.submission, found.split, found.other_answers) == (2, "public", 0)
     assert found.before.score == found.after.score
     assert {path: path.read_bytes() for path in graded.run.grades.iterdir()} == files
+
+
+@pytest.mark.parametrize(("difference", "is_same"), [(1e-12, True), (0.01, False)])
+def test_the_last_bit_of_a_fitted_score_is_no_difference(difference: float, is_same: bool) -> None:
+    before = summarise([ItemResult(id="1", verdict="correct", value=0.7)])
+    after = before.model_copy(update={"score": (before.score or 0.0) + difference})
+    found = Regrade(
+        run_id="x", submission=1, weights_digest="x", split="private", before=before, after=after, differences=(),
+        other_answers=0,
+    )  # fmt: skip
+    assert found.is_same is is_same
 
 
 def test_a_grade_that_was_changed_is_found_and_the_item_is_named(graded: Finished) -> None:
