@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.anchor.signatures import PENDING_S, Head, check_signatures, load_public_key
-from a2rl.anchor.signing import SignedHistory
+from a2rl.anchor.signing import EMPTY, SignedHistory
 from a2rl.config.params import load_params
 from a2rl.core.errors import A2rlError, InfrastructureError, IntegrityError, UsageError
 from a2rl.core.files import digest_of, read_jsonl, read_model, read_text
@@ -370,16 +370,18 @@ def _check_chain(run: RunDir) -> str:
 
 
 def _check_signed(run: RunDir, trust: Trust) -> str:
+    head, problem = EMPTY, ""
+    try:
+        if trust.history is not None:
+            head = trust.history.known(run.id, run.ledger.rows())
+    except InfrastructureError as error:
+        problem = f"; {error}"
     # Of a run of others, the end is as old as they say. Here, a new entry may still wait for its signature.
     found = check_signatures(run, trust.keys, pending_s=0.0 if is_of_others(run) else PENDING_S)
     if not found:
+        require(head == EMPTY, f"its signatures were removed: this checkout has signed it up to entry {head.seq}")
         raise NotCheckedError("the run is not signed, so whoever can write its files could have rewritten all of them")
-    if trust.history is not None:
-        try:
-            trust.history.known(run.id, run.ledger.rows())
-        except InfrastructureError as error:
-            return f"{found}; {error}"
-    return found if trust.keys else f"{found}; nobody vouches for the key: give --public-key"
+    return found + (problem or ("" if trust.keys else "; nobody vouches for the key: give --public-key"))
 
 
 def _check_published(run: RunDir, trust: Trust) -> str:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.cli.results import run_object, sentence
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import canonical_json, digest_of, file_digest, read_model, write_model
@@ -23,7 +24,7 @@ from a2rl.results.manifest import manifest_of
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
-from a2rl.results.verify import Absent, CheckOutcome, commit_here, verify_run
+from a2rl.results.verify import Absent, CheckOutcome, Trust, commit_here, verify_run
 from a2rl.results.verify.check import check_report, made
 from a2rl.run import ledger
 from a2rl.run.directory import RunDir
@@ -38,6 +39,7 @@ from a2rl.validity.record import Finding, lower
 from stages.grade import grade
 from tests import run_maker
 from tests.run_maker import Finished, end_agent, finished_run, grade_result, item_results, judge_and_close, make_run
+from tests.signing_key import make_key
 from tests.small_model import edit_json
 
 CHAIN = "the ledger's hash chain"
@@ -100,6 +102,23 @@ def problems(finished: Finished) -> dict[str, str]:
 
 def test_a_finished_run_is_sound(finished: Finished) -> None:
     assert problems(finished) == {}
+
+
+def test_signatures_that_were_removed_are_missed(finished: Finished, tmp_path: Path) -> None:
+    """No public key is given, but this checkout's own key remembers that it has signed the run."""
+    make_key(tmp_path / "key")
+    signer = Signer(tmp_path / "key")
+    trust = Trust(history=signer.history)
+
+    def signed() -> CheckOutcome:
+        [found] = [check for check in verify_run(finished.run, None, trust) if check.what == SIGNED]
+        return found
+
+    assert signed().not_checked
+    sign_heads(finished.run, signer)
+    assert not signed().problem
+    (finished.run.root / "signatures.jsonl").unlink()
+    assert "its signatures were removed" in signed().problem
 
 
 def test_a_finished_run_of_the_paper_protocol_is_sound(tmp_path: Path) -> None:
