@@ -27,6 +27,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
+from a2rl.linux.resources import lower_limit
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
 from a2rl.recording.code_history import GitMissingError, git_program
 from a2rl.results.manifest import LABELS, read_manifest
@@ -242,10 +243,10 @@ def _confine(work: Work, settings: Settings) -> None:
     Raises:
         InfrastructureError: This machine has not what that needs.
     """
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower_limit(resource.RLIMIT_CORE, 0)
     if work.checked is None:
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 5))  # first a signal that says why, then a kill
+        lower_limit(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
+        lower_limit(resource.RLIMIT_CPU, MAX_CPU_S, margin=5)  # first a signal that says why, then a kill
     os.environ.pop("SSH_AUTH_SOCK", None)
     try:
         away = not work.network and _left_network()

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.linux import landlock, seccomp
+from a2rl.linux.resources import close_files, lower_limit, open_files
 
 PR_SET_PDEATHSIG = 1
 PRELOADED = (
@@ -65,10 +66,10 @@ class Cells:
         """
         self._control, theirs = socket.socketpair()
         if os.fork() == 0:
-            _discard_output()
-            _close_all_but(theirs.fileno())
             status = 1
             with contextlib.suppress(BaseException):
+                _discard_output()
+                close_files(open_files() - {0, 1, 2, theirs.fileno()})
                 _fork_cells(theirs, limits, use_landlock)
                 status = 0
             os._exit(status)
@@ -106,12 +107,6 @@ def _discard_output() -> None:
         os.dup2(nowhere, standard)
 
 
-def _close_all_but(descriptor: int) -> None:
-    """Closes all files except this one and standard input, output and error."""
-    os.closerange(3, descriptor)
-    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
-
-
 def _fork_cells(control: socket.socket, limits: CellLimits, use_landlock: bool) -> None:
     landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
@@ -127,6 +122,7 @@ def _fork_cells(control: socket.socket, limits: CellLimits, use_landlock: bool) 
         (descriptor,) = received[1]
         cell = os.fork()
         if cell == 0:
+            control.close()
             _run_cell(descriptor, limits, files=use_landlock)
         os.close(descriptor)
         control.send(str(cell).encode())
@@ -150,15 +146,14 @@ def _run_cell(descriptor: int, limits: CellLimits, files: bool) -> None:
     """Runs one answer and does not return."""
     try:
         landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _close_all_but(descriptor)
-        resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))  # a signal first, then the kill
+        lower_limit(resource.RLIMIT_CPU, limits.cpu_s, margin=1)  # a signal first, then the kill
         for kind, most in (
             (resource.RLIMIT_AS, limits.memory),
             (resource.RLIMIT_FSIZE, 0),
             (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
             (resource.RLIMIT_CORE, 0),
         ):
-            resource.setrlimit(kind, (most, most))
+            lower_limit(kind, most)
         seccomp.allow_computation_only(files)
         _send(descriptor, b"ready\n")
         _serve(descriptor)

@@ -28,6 +28,7 @@ from typing import Any
 
 from a2rl.code_execution.cell import MAX_LINE, CellLimits, Cells, NotPlainError, decode, encode, preload
 from a2rl.linux import landlock
+from a2rl.linux.resources import lower_limit
 
 MARGIN_S = 3
 """Time of a test beyond the wall time of the answer."""
@@ -157,8 +158,8 @@ def main(settings: str) -> None:
     chosen = json.loads(settings)
     limits = CellLimits(*chosen["limits"])
     preload()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    lower_limit(resource.RLIMIT_AS, MEMORY)
+    lower_limit(resource.RLIMIT_CORE, 0)
     version = landlock.abi() if chosen["landlock"] else 0
     cells = Cells(limits, use_landlock=version > 0)
     try:

@@ -28,6 +28,8 @@ _STOP_OF_RUN: ContextVar[threading.Event | None] = ContextVar("stop", default=No
 KILL_TIMEOUT_S = 5.0
 TREE_TIMEOUT_S = 10.0
 MAX_RESTARTS, RESTART_PAUSE_S = 20, 5.0
+SHORT_LIFE_S = 1.0
+"""A child that ends sooner is started again after the pause: what it lacks may come back."""
 POLL_INTERVAL_S = 0.1
 MAX_OUTPUT_BYTES = 64 << 20
 """Of each file that a limited process writes, and of what it prints."""
@@ -262,14 +264,16 @@ class RestartedChild:
 
     def _restart(self) -> None:
         for _ in range(MAX_RESTARTS):
+            begun_s = time.monotonic()
             status = self.child.wait()
+            is_lasting = time.monotonic() - begun_s >= SHORT_LIFE_S
             if self._closing.is_set():
                 return
             self._on_end(status)
-            try:
+            if not is_lasting and self._closing.wait(RESTART_PAUSE_S):
+                return
+            with contextlib.suppress(OSError):  # the machine lacks memory or processes now
                 self.child = self._start()
-            except OSError:  # the machine lacks memory or processes now
-                self._closing.wait(RESTART_PAUSE_S)
             if self._closing.is_set():
                 self.child.end(KILL_TIMEOUT_S)
                 return

@@ -28,6 +28,7 @@ from a2rl.core.files import FrozenModel
 from a2rl.core.processes import Child, RestartedChild, child_environment, module_command
 from a2rl.core.settings import Settings
 from a2rl.linux.process_tree import die_with_parent
+from a2rl.linux.resources import lower_limit
 from a2rl.llm.keys import keys_message, receive_keys
 from a2rl.llm.relay.request_log import read_llm_use
 from a2rl.recording.recorder import Recorder
@@ -173,7 +174,7 @@ def _ends_an_answer(line: bytes) -> bool:
 def main() -> None:
     """Runs the command given in the arguments and ends the process."""
     die_with_parent()
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    lower_limit(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
     receive_keys(sys.stdin)
     what, folder, attempt, *more = sys.argv[1:]
     run, settings = RunDir(Path(folder)), Settings.load()

@@ -17,7 +17,7 @@ import contextlib
 import math
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,9 +118,21 @@ def apply_limits(resources: Resources, held: Sequence[str], running: int) -> Non
         limits[resource.RLIMIT_NPROC] = running + resources.processes
     for kind, most in limits.items():
         with contextlib.suppress(OSError, ValueError):
-            hard = resource.getrlimit(kind)[1]
-            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(kind, (limit, limit))
+            lower_limit(kind, most)
+
+
+def lower_limit(kind: int, most: int, margin: int = 0) -> None:
+    """Limits the calling process and all its future children, or leaves them the lower hard limit that they have.
+
+    Args:
+        kind: One of `resource.RLIMIT_...`.
+        most: The limit.
+        margin: How far above it the hard limit is.
+    """
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = max(0, min(most, hard - margin))
+    resource.setrlimit(kind, (most, most + margin))
 
 
 def protect_from_oom_killer() -> None:
@@ -142,6 +154,18 @@ def count_user_tasks() -> int:
                 if Path("/proc", name).stat().st_uid == user:
                     count += len(os.listdir(f"/proc/{name}/task"))  # noqa: PTH208
     return count
+
+
+def open_files() -> set[int]:
+    """Returns the numbers of this process's open files. Those up to the limit may be a thousand million."""
+    return {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - names alone
+
+
+def close_files(numbers: Iterable[int]) -> None:
+    """Closes files of this process; some may be closed already."""
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            os.close(number)
 
 
 def raise_file_limit() -> tuple[int, int]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from a2rl.linux.landlock import LIBC, check, prctl
+from a2rl.linux.resources import close_files, open_files
 from a2rl.sandbox.command import Confinement
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS = 0x00020000, 0x08000000, 0x10000000, 0x20000000
@@ -195,8 +196,7 @@ def _start_process_table() -> int:
         The file descriptor for `run_as_init`.
     """
     reading, writing = os.pipe()
-    # Not all numbers up to the limit, which may be a thousand million; and now, as /proc will be the child's.
-    opened = {int(name) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208 - names alone
+    opened = open_files()  # now, as /proc will be the child's
     if child := os.fork():
         _wait_outside(child, reading, opened - {0, 1, 2, reading})
     os.close(reading)
@@ -207,9 +207,7 @@ def _start_process_table() -> int:
 
 def _wait_outside(child: int, reading: int, opened: set[int]) -> NoReturn:
     """Waits outside the process table, then ends with the agent's status, which the table's first process reports."""
-    for descriptor in opened:
-        with suppress(OSError):
-            os.close(descriptor)
+    close_files(opened)
     for number in TERMINATION_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # these signals are for the agent, not for this process
     drop_capabilities()

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from a2rl.linux import landlock, seccomp
+from a2rl.linux.resources import lower_limit
 
 START = "import sys; root = sys.argv.pop(1); sys.path.insert(0, root); "
 START += "from a2rl.task_api import package_process; sys.path.remove(root); package_process.main(*sys.argv[1:])"
@@ -87,8 +88,8 @@ def _done_apart(work: "ReasoningGym | Inspect", request: dict[str, Any]) -> str:
         landlock.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.close(ours)
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS[kind], SECONDS[kind] + 1))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            lower_limit(resource.RLIMIT_CPU, SECONDS[kind], margin=1)
+            lower_limit(resource.RLIMIT_AS, MEMORY_BYTES)
             seccomp.allow_computation_only(files=True)
             reply = json.dumps(work.done(kind, request))
         except BaseException as error:  # noqa: BLE001 - the package's code may raise anything

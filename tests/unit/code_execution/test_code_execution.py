@@ -333,6 +333,24 @@ def test_without_landlock_answers_can_open_no_file() -> None:
     assert [outcome.passed for outcome in outcomes] == [True, False, False, False]
 
 
+def test_cells_close_what_is_open_not_all_that_may_be() -> None:
+    """The limit of open files may be a thousand million."""
+    program = """
+import os, socket, sys
+os.closerange = None
+from a2rl.code_execution.cell import CellLimits, Cells
+left = os.open("/", os.O_RDONLY)
+cells = Cells(CellLimits(), use_landlock=False)
+cells.check()
+with cells.start() as cell:
+    folder = f"/proc/{cells.pid}/fd"
+    print(cell.recv(16), [os.readlink(f"{folder}/{each}")[:7] for each in os.listdir(folder)])
+cells.end()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "b'ready\\n' ['/dev/nu', '/dev/nu', '/dev/nu', 'socket:']\n"
+
+
 def test_with_landlock_the_layers_say_so(pool: CodePool) -> None:
     assert pool.layers.landlock == landlock.abi()
     assert "seccomp" in str(pool.layers)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -80,10 +81,12 @@ def test_a_child_that_cannot_be_started_again_at_once_is_later(monkeypatch: pyte
 
 def test_a_child_that_dies_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MAX_RESTARTS", 2)
-    given_up = threading.Event()
+    monkeypatch.setattr(processes, "RESTART_PAUSE_S", 0.3)
+    given_up, begun_s = threading.Event(), time.monotonic()
     restarted = RestartedChild(lambda: Child(["true"], {"PATH": os.defpath}), on_given_up=given_up.set)
     restarted.watch()
     assert given_up.wait(30)
+    assert time.monotonic() - begun_s > 0.6
     restarted.close(1.0)
 
 

@@ -1,6 +1,7 @@
 """Tests the limits on an agent, by control group or by process limits, and the priority of the grader."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from mmap import mmap
@@ -62,6 +63,21 @@ def held() -> list[str]:
         return group.limit(Resources(memory=GIB, processes=9))
     finally:
         group.remove()
+
+
+def test_a_limit_of_the_user_stays_where_ours_is_higher() -> None:
+    program = """
+import resource
+from a2rl.linux.resources import lower_limit
+for kind, hard, most, margin in (
+    (resource.RLIMIT_AS, 4 << 30, 6 << 30, 0), (resource.RLIMIT_CPU, 7, 3, 5), (resource.RLIMIT_FSIZE, 9, 2, 0)
+):
+    resource.setrlimit(kind, (hard, hard))
+    lower_limit(kind, most, margin)
+    print(*resource.getrlimit(kind))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines() == [f"{4 << 30} {4 << 30}", "2 7", "2 2"]
 
 
 def test_processes_are_limited(run_agent: Run) -> None:
