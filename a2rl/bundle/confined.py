@@ -27,6 +27,7 @@ from a2rl.core.settings import Settings
 from a2rl.grading.outputs import OnProgress, Progress, ignore_progress
 from a2rl.judge.params import JudgeParams
 from a2rl.linux import landlock
+from a2rl.linux.gpus import device_files
 from a2rl.linux.resources import lower_limit
 from a2rl.llm.keys import grader_keys, keys_message, receive_keys
 from a2rl.recording.code_history import GitMissingError, git_program
@@ -272,7 +273,7 @@ def _left_network() -> bool:
 def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights:
     grades = work.checked is not None
     use = [Path("/dev", name) for name in DEVICES]
-    if grades and (gpus := list(Path("/dev").glob("nvidia*"))):
+    if grades and (gpus := device_files()):
         may_change_kernel = os.geteuid() == 0 and any(os.access(switch, os.W_OK) for switch in KERNEL_SWITCHES)
         use += [*gpus, *([] if may_change_kernel else [Path("/proc")])]  # CUDA writes the names of its threads there
     folders = (Path(a2rl.__file__).parent.parent, settings.root)

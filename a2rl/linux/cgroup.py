@@ -15,14 +15,16 @@ module, which is also why no library (such as cgroupspy) is used.
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from a2rl.linux.resources import Resources
+if TYPE_CHECKING:
+    from a2rl.linux.resources import Resources
 
 CONTROLLERS = ("cpu", "memory", "pids")
 REMOVE_TIMEOUT_S = 1.0
@@ -60,7 +62,7 @@ class ControlGroup(NamedTuple):
         """Whether the kernel can kill all processes in one step (Linux 5.14)."""
         return bool(self.unified) and Path(self.unified, "cgroup.kill").exists()
 
-    def limit(self, resources: Resources) -> list[str]:
+    def limit(self, resources: "Resources") -> list[str]:
         """Sets limits; returns the controllers for which that worked."""
         return [each for each, folder in self.controllers.items() if _limit(each, folder, resources)]
 
@@ -124,7 +126,7 @@ def _write(folder: str, name: str, text: str) -> bool:
     return True
 
 
-def _limit(controller: str, folder: str, resources: Resources) -> bool:
+def _limit(controller: str, folder: str, resources: "Resources") -> bool:
     is_v2 = Path(folder, "cgroup.kill").exists() or Path(folder, "cgroup.events").exists()
     if controller == "pids":
         return bool(resources.processes) and _write(folder, "pids.max", str(resources.processes))
@@ -140,7 +142,7 @@ def _limit(controller: str, folder: str, resources: Resources) -> bool:
     return _limit_cpu(folder, resources, is_v2)
 
 
-def _limit_cpu(folder: str, resources: Resources, is_v2: bool) -> bool:
+def _limit_cpu(folder: str, resources: "Resources", is_v2: bool) -> bool:
     """Sets the agent's share of the processor time so that the grader can get half of it.
 
     If there are processes beside the agent's group, the group weighs as much as one process per core. If there are only
@@ -154,6 +156,14 @@ def _limit_cpu(folder: str, resources: Resources, is_v2: bool) -> bool:
         return _write(folder, "cpu.shares", str(_SHARE_OF_A_TASK * cores))
     beside_tasks = bool(_pids(str(Path(folder).parent)))
     return _write(folder, "cpu.weight", str(min(10_000, _WEIGHT_OF_A_GROUP * (cores if beside_tasks else 1))))
+
+
+def memory_limits() -> Iterator[int]:
+    """Yields the limits on memory, in bytes, of this process's groups and of all above them."""
+    for folder in itertools.chain(*_hierarchies().values()):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                yield int(Path(folder, name).read_text(encoding="ascii"))
 
 
 def _hierarchies() -> dict[str, list[str]]:

@@ -23,6 +23,7 @@ from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import StrictModel
 from a2rl.core.processes import read_apart
 from a2rl.core.settings import Settings
+from a2rl.linux.resources import GPU_NODES
 
 CPU = "cpu"
 """The device of what uses no GPU."""
@@ -140,12 +141,17 @@ def select(gpus: Sequence[Gpu], named: str) -> tuple[tuple[Gpu, ...], str]:
     return tuple(chosen), ""
 
 
+def device_files(dev: Path = Path("/dev")) -> list[Path]:
+    """Returns the device files of all GPUs and of their driver."""
+    return [node for node in dev.iterdir() if node.name.startswith(GPU_NODES)]
+
+
 def driver_nodes(gpus: Sequence[Gpu], dev: Path = Path("/dev")) -> tuple[str, ...]:
     """Returns the device files that a process needs to use these devices and no others; none if there are none."""
     if not gpus:
         return ()
     own = {node for gpu in gpus for node in gpu.nodes}
-    shared = (node for node in dev.glob("nvidia*") if not node.name[len("nvidia") :].isdigit())
+    shared = (node for node in device_files(dev) if not node.name.removeprefix("nvidia").isdigit())
     # The folder nvidia-caps has the device files of all MIG instances, so it is given only file by file.
     return (*sorted(str(node) for node in shared if node.name != "nvidia-caps"), *sorted(own))
 

@@ -17,13 +17,17 @@ import contextlib
 import math
 import os
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from a2rl.linux.cgroup import memory_limits
 
 GIB = 1 << 30
 PROCESSES = 4096
 """Processes and threads together."""
+GPU_NODES = ("nvidia", "dxg")
+"""How the names of GPUs' device files begin; the second one is that of WSL, which opens all GPUs."""
 VARIABLES = ("A2RL_AGENT_MEMORY_GIB", "A2RL_AGENT_PROCESSES", "A2RL_AGENT_CORES", "A2RL_AGENT_DISK_GIB")
 OOM_SCORE_AGENT = 1000
 OOM_SCORE_SUPERVISOR = -900
@@ -78,18 +82,12 @@ def _number(name: str, environ: Mapping[str, str]) -> float | None:
 
 
 def spare_memory() -> int:
-    """Returns the memory for the agent in bytes.
+    """Returns the memory for the agent in bytes, of what the machine, a container or a job of a batch system has.
 
     The grader keeps an eighth of the machine's memory, at least 2 GiB but never more than a quarter.
     """
-    total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_limits_of_a_container(), 1 << 62)
+    total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *memory_limits(), 1 << 62)
     return total - min(max(2 * GIB, total // 8), total // 4)
-
-
-def _limits_of_a_container() -> Iterator[int]:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            yield int(Path(path).read_text(encoding="ascii"))
 
 
 def free_bytes(folder: Path) -> int:

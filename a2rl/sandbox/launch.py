@@ -27,6 +27,7 @@ from pathlib import Path
 
 import a2rl
 from a2rl.linux import landlock
+from a2rl.linux.resources import GPU_NODES
 from a2rl.sandbox.command import Confinement
 from a2rl.sandbox.namespaces import (
     TERMINATION_SIGNALS,
@@ -64,7 +65,7 @@ def bwrap_command(confinement: Confinement, cwd: str, env: Mapping[str, str]) ->
     binds += [("--bind", path) for path in confinement.write]
     # Not Path.exists, which raises for paths in a folder that this user may not enter.
     binds = [(kind, path) for kind, path in binds if Path(path).parts[1] not in OWN and os.path.exists(path)]  # noqa: PTH110
-    devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith("nvidia")]
+    devices = [("--dev-bind-try", path) for path in confinement.use if Path(path).name.startswith(GPU_NODES)]
     binds.sort(key=lambda bind: len(Path(bind[1]).parts))
     mounts = [word for kind, path in binds + devices for word in (kind, path, path)]
     links = [word for path in env.values() if Path(path).parent == TMP and os.path.islink(path)  # noqa: PTH114

@@ -40,7 +40,7 @@ SYSTEM_SETTINGS = (
 )  # fmt: skip
 """Below /etc."""
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-"""Below /dev, in addition to those of NVIDIA's driver."""
+"""Below /dev, in addition to those of GPUs."""
 TERMINALS = ("ptmx", "pts")
 """Access to `pts` covers all terminals, so an agent that shares it with other processes of its user does not get it."""
 KERNEL_SWITCHES = ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger")

@@ -113,11 +113,11 @@ def test_a_machine_without_a_driver_is_not_asked(settings: Settings, monkeypatch
 
 
 def test_a_process_gets_the_device_files_of_its_gpus(tmp_path: Path) -> None:
-    """It also gets those that all share."""
-    for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+    """It also gets those that all share, and that of WSL."""
+    for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-caps", "dxg", "null"):
         (tmp_path / name).touch()
     own = fake_gpu(1, nodes=(f"{tmp_path}/nvidia1",))
     assert driver_nodes([own], tmp_path) == tuple(
-        f"{tmp_path}/{name}" for name in ("nvidia-uvm", "nvidiactl", "nvidia1")
+        f"{tmp_path}/{name}" for name in ("dxg", "nvidia-uvm", "nvidiactl", "nvidia1")
     )
     assert driver_nodes([], tmp_path) == ()

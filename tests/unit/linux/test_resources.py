@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from a2rl.core.settings import Settings
-from a2rl.linux import resources
+from a2rl.linux import cgroup, resources
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
@@ -209,6 +209,19 @@ def test_limits_are_what_can_be_spared_or_what_the_user_says(tmp_path: Path) -> 
     assert found.processes == PROCESSES
     said = Resources.of_machine(tmp_path, {"A2RL_AGENT_MEMORY_GIB": "1.5", "A2RL_AGENT_CORES": "2"})
     assert (said.memory, said.cores) == (3 * GIB // 2, 2.0)
+
+
+@pytest.mark.parametrize("limited", ["job", "job/step"])
+def test_the_limit_of_a_unit_or_a_job_counts(limited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/proc/self/cgroup": ["0::/job/step"],
+        "/proc/self/mountinfo": [f"1 2 0:3 / {tmp_path} rw - cgroup2 cgroup2 rw"],
+    }
+    (tmp_path / "job/step").mkdir(parents=True)
+    for group in ("job", "job/step"):
+        (tmp_path / group / "memory.max").write_text("1073741824\n" if group == limited else "max\n")
+    monkeypatch.setattr(cgroup, "_lines", files.__getitem__)
+    assert spare_memory() == GIB - GIB // 4
 
 
 @pytest.mark.parametrize("text", ["no number", "8GB", "8,5", "-4", "inf", "nan"])

@@ -52,6 +52,12 @@ def test_all_but_the_project_is_open_in_a_folder_above_it(
     ]  # fmt: skip
 
 
+def test_in_bwrap_there_are_the_device_files_of_gpus() -> None:
+    use = ("/dev/null", "/dev/nvidia0", "/dev/dxg", "/proc")
+    command = bwrap_command(Confinement((), (), use, (), (), "", bwrap="/usr/bin/bwrap"), "/", {})
+    assert [command[at + 1] for at, word in enumerate(command) if word == "--dev-bind-try"] == list(use[1:3])
+
+
 def test_in_bwrap_there_is_only_what_the_launcher_imports(tmp_path: Path) -> None:
     """The agent can read that where the kernel has no Landlock; the generators of the mini data are elsewhere."""
     package = Path(a2rl.__file__).parent
