@@ -1,5 +1,6 @@
 """Small programs that show, inside an agent's sandbox and with its environment, that what it needs works there."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from a2rl.execution.workspace import gpu_variables
 from a2rl.linux.gpus import Gpu, driver_nodes
 from a2rl.sampling import Backend
 from a2rl.sandbox.isolation import Isolation
-from a2rl.sandbox.policy import can_have_cuda
+from a2rl.sandbox.policy import SYSTEM, can_have_cuda
 from a2rl.sandbox.selection import try_in_sandbox
 
 CUDA_PROBE = """
@@ -58,7 +59,7 @@ def fail(error):
     sys.exit(f"{error.filename}: {error.strerror}")
 def files(folder):
     for place, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "lost+found"]
         yield from (os.path.join(place, name) for name in names if not name.startswith("."))
 for folder in sys.argv[2:]:
     below = files(folder)
@@ -72,7 +73,8 @@ for folder in sys.argv[2:]:
         except OSError:
             pass
 """
-"""Reads a byte of each file, as the agent's user. Programs keep what is theirs alone in hidden folders."""
+"""Reads a byte of each file, as the agent's user. Programs keep what is theirs alone in hidden folders, and disks in
+lost+found."""
 MAX_FILES = 2_000
 """Of each folder. Modes rarely differ within a folder, and an environment of Python has tens of thousands of files."""
 OTHERWISE = "`a2rl doctor` says more about the sandbox, or use --sandbox none with agents that you trust"
@@ -119,14 +121,17 @@ def check_python(python: Path, isolation: Isolation, settings: Settings, read: S
     Raises:
         UsageError: It does not start, or cannot read something.
     """
-    command = [str(python), "-I", "-S", "-c", READ_PROBE, str(MAX_FILES), *map(str, read)]
+    # The Python of a distribution is in /usr, where some files are for root alone, such as sudo.
+    own = [str(path) for path in read if str(path) not in SYSTEM]
+    command = [str(python), "-I", "-S", "-c", READ_PROBE, str(MAX_FILES), *own]
     env = settings.forwarded(("LD_LIBRARY_PATH",))
     ended = try_in_sandbox(command, isolation, settings, env, tuple(read), timeout_s=PROGRAM_TIMEOUT_S)
     if ended.ok:
         return
-    closed = "user" in isolation.layers
+    why = _last(ended.output)
+    closed = "user" in isolation.layers or why.endswith(os.strerror(errno.EACCES))
     remedy = "make what it needs readable with `chmod -R o+rX FOLDER`" if closed else OTHERWISE
-    raise UsageError(f"the agent could not start in its sandbox ({_last(ended.output)}): {remedy}")
+    raise UsageError(f"the agent could not start in its sandbox ({why}): {remedy}")
 
 
 def check_gpus_in_sandbox(

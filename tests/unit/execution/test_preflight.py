@@ -26,7 +26,8 @@ from a2rl.judge.params import JudgeParams
 from a2rl.linux.gpus import Inventory
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
-from a2rl.sandbox.selection import select_sandbox
+from a2rl.sandbox.isolation import Isolation
+from a2rl.sandbox.selection import TrialEnd, select_sandbox
 from tests.fake_gpus import FakeGpus, fake_gpu, make_libcuda
 from tests.http_server import Quiet, serving
 from tests.run_maker import spec
@@ -229,11 +230,37 @@ def test_what_the_agents_user_may_not_read_is_found_early(settings: Settings, tm
     (folder / "module.py").write_text("x = 1")
     for path in (tmp_path, folder):
         path.chmod(0o755)
-    (folder / ".cache").mkdir(mode=0o700)
+    for name in (".cache", "lost+found"):
+        (folder / name).mkdir(mode=0o700)
     check_python(python, isolation, settings, (environment, folder))
     (folder / "module.py").chmod(0o600)
     with pytest.raises(UsageError, match=r"module\.py: Permission denied.*chmod -R o\+rX"):
         check_python(python, isolation, settings, (environment, folder))
+
+
+@pytest.mark.parametrize("said", ["/models/a: Permission denied", "GLIBC_2.99 not found"])
+def test_no_file_that_is_closed_is_a_reason_for_no_sandbox(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(preflight_probes, "try_in_sandbox", lambda *_, **__: TrialEnd(1, said))
+    with pytest.raises(UsageError) as found:
+        check_python(Path(sys.executable), Isolation(kind="landlock"), settings, ())
+    assert ("chmod" in str(found.value)) != ("--sandbox none" in str(found.value))
+    assert ("chmod" in str(found.value)) == ("denied" in said)
+
+
+def test_files_of_the_system_are_not_tried(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a distribution's Python, its folder is /usr, in which sudo is closed to all but root."""
+    tried: list[str] = []
+
+    def note(command: list[str], *_: object, **__: object) -> TrialEnd:
+        tried.extend(command)
+        return TrialEnd(0, "")
+
+    monkeypatch.setattr(preflight_probes, "try_in_sandbox", note)
+    check_python(Path(sys.executable), Isolation(kind="landlock"), settings, (Path("/usr"), Path("/usr/local/models")))
+    assert "/usr" not in tried
+    assert "/usr/local/models" in tried
 
 
 @pytest.fixture(scope="session")
