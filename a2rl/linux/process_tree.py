@@ -107,6 +107,12 @@ def read_process(pid: int) -> Process | None:
         return None
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process, or a thread, exists and is not ending."""
+    process = read_process(pid)
+    return process is not None and process.is_alive
+
+
 def all_processes() -> Iterator[Process]:
     """Yields all visible processes of this machine."""
     try:

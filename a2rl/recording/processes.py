@@ -10,20 +10,21 @@ a process is seen to end at the next pass, and files are known only if they were
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from a2rl.core.event_log import EventLog
 from a2rl.core.printable import printable
-from a2rl.linux.process_tree import TICKS_PER_S, descendants, read_process
+from a2rl.linux.process_tree import TICKS_PER_S, descendants, is_alive, read_process
 
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARS = 64, 500
 MAX_COMMAND_BYTES = 1 << 16
 MAX_PROCESSES = 500
 """Processes that are looked at in a pass."""
 FULL = "full"
-"""The event that says that not all processes are recorded."""
+"""The event that says that not all processes are recorded, or not with their files."""
 MAX_LINES = 100_000
 """Processes of an attempt that are recorded: more than an agent starts that looks once a second, for a day."""
 MAX_OPEN, MAX_FILES = 128, 60
@@ -97,16 +98,20 @@ class ProcessLog:
         self._note_files(seen)
 
     def _note_full(self) -> None:
-        """Notes, once, that there are processes that are not recorded."""
+        """Notes, once, that there are processes that are not recorded, or not with their files."""
         if not self._is_full:
             self._is_full = True
             self._log.write(event=FULL)
 
     def _note_files(self, seen: _Seen) -> None:
-        for path, is_written in _open_files(seen.pid, self._workspace):
-            files = seen.wrote if is_written else seen.read
-            if len(files) < MAX_FILES:
-                files.add(path)
+        try:
+            for path, is_written in _open_files(seen.pid, self._workspace):
+                files = seen.wrote if is_written else seen.read
+                if len(files) < MAX_FILES:
+                    files.add(path)
+        except PermissionError:  # an agent can hide what a program has open: by a program that nobody may read
+            if is_alive(seen.pid):
+                self._note_full()
 
     def _end(self, seen: _Seen, elapsed_s: float) -> None:
         self._log.write(
@@ -132,12 +137,9 @@ def _command(pid: int) -> list[str] | None:
 
 def _open_files(pid: int, workspace: str) -> Iterable[tuple[str, bool]]:
     """Yields the open files in the workspace, relative to it, and whether each is open for writing."""
-    folder = f"/proc/{pid}/fd"
-    try:
-        with os.scandir(folder) as files:
-            numbers = [file.name for file in islice(files, MAX_OPEN)]
-    except OSError:
-        return
+    folder, numbers = f"/proc/{pid}/fd", list[str]()
+    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(folder) as files:
+        numbers = [file.name for file in islice(files, MAX_OPEN)]
     for number in numbers:
         try:
             path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - text

@@ -18,11 +18,13 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
+from a2rl.linux.process_tree import is_alive
 from a2rl.linux.resources import free_space
 
 FULL = "the disk is full"
@@ -132,36 +134,73 @@ def _entries(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def removed_bytes(processes: Iterable[int]) -> Measured:
-    """Measures removed files that these processes still have open or mapped, within MEASURE_TIMEOUT_S."""
+    """Measures removed files that these processes still have open or mapped, within MEASURE_TIMEOUT_S.
+
+    Files may be missing that are on their way through a socket, or open in a process that hides what it has open: one
+    whose program may be executed but not read.
+    """
     used, seen, end = 0, set[tuple[int, int]](), time.monotonic() + MEASURE_TIMEOUT_S
     is_complete = True
-    for file in (each for pid in processes for each in (*_opened(pid), *_removed_maps(pid))):
-        if time.monotonic() > end:  # an agent can open the same file millions of times
-            return Measured(used, is_complete=False)
+    for task, has_maps in (each for pid in processes for each in _tasks(pid)):
         try:
-            status = os.stat(file)  # noqa: PTH116 - called thousands of times
-        except PermissionError:  # a mapping can be looked at by root only
-            is_complete = False
-        except OSError:
-            pass
-        else:
-            key = (status.st_dev, status.st_ino)
-            if stat.S_ISREG(status.st_mode) and not status.st_nlink and key not in seen:
-                seen.add(key)
-                used += 512 * status.st_blocks
+            for file in chain(_opened(task), _removed_maps(task) if has_maps else ()):
+                if time.monotonic() > end:  # an agent can open the same file millions of times
+                    return Measured(used, is_complete=False)
+                status = _status(file)
+                if status is None:
+                    continue
+                key = (status.st_dev, status.st_ino)
+                if stat.S_ISSOCK(status.st_mode):
+                    is_complete = is_complete and not _holds_files(file)
+                elif stat.S_ISREG(status.st_mode) and not status.st_nlink and key not in seen:
+                    seen.add(key)
+                    used += 512 * status.st_blocks
+        except PermissionError:  # only root can look at a mapping; nobody without privileges at a task that ends
+            is_complete = is_complete and not is_alive(task)
     return Measured(used, is_complete)
 
 
-def _opened(pid: int) -> Iterator[str]:
-    """Yields the paths of what a process has open."""
-    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+def _tasks(pid: int) -> Iterator[tuple[int, bool]]:
+    """Yields the threads of a process, and whether their mappings have to be looked at.
+
+    Each can have open files of its own, and the first may end before the others: then only they say what is mapped.
+    """
+    with contextlib.suppress(OSError):
+        tasks = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - names alone
+        is_first_alive = is_alive(pid)
+        yield from ((task, task == pid or not is_first_alive) for task in tasks)
+
+
+def _status(file: str) -> os.stat_result | None:
+    """Returns the status of a file; None if it has been closed in the meantime."""
+    try:
+        return os.stat(file)  # noqa: PTH116 - called thousands of times
+    except PermissionError:
+        raise
+    except OSError:
+        return None
+
+
+def _opened(task: int) -> Iterator[str]:
+    """Yields the paths of what a thread has open."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{task}/fd") as files:
         for file in files:
             yield file.path
 
 
+def _holds_files(socket: str) -> bool:
+    """Whether files have been sent to this socket, which nobody has received (Linux 5.8)."""
+    try:
+        with open(socket.replace("/fd/", "/fdinfo/"), "rb") as file:  # noqa: PTH123 - as above
+            _, _, count = file.read().partition(b"scm_fds:")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return bool(count) and int(count.split()[0]) > 0
+
+
 def _removed_maps(pid: int) -> Iterator[str]:
     """Yields the paths of removed files that a process has mapped: it may have closed them."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as above
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/maps", "rb") as lines:  # noqa: PTH123 - as above
         for line in lines:
             place, _, _, _, _, *name = line.split(maxsplit=5)
             if name and name[0].rstrip().endswith(b" (deleted)") and not name[0].startswith(SHARED_MEMORY):

@@ -104,7 +104,7 @@ def code(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def full_records(evidence: RunEvidence) -> Iterator[Finding]:
-    """Flags a run whose agent filled a record: what it did after that, no check can see."""
+    """Flags a run whose agent filled a record, or hid what it did from it: what is missing there, no check can see."""
     run = evidence.run
     full = [path for name in RECORDS if EventLog(path := run.logs / name).is_full]
     full += [path for path in _kept(evidence) if path.is_file() and path.stat().st_size >= MAX_PRINTED]
@@ -113,7 +113,7 @@ def full_records(evidence: RunEvidence) -> Iterator[Finding]:
         full.append(processes)
     if full:
         places = [Evidence(what="a full record", file=str(path.relative_to(run.root))) for path in full]
-        text = "The agent filled a record of what it did, so what it did afterwards is not recorded there."
+        text = "The agent filled a record, or hid from it what its processes did, so not all of that is recorded there."
         yield Finding.of("full-record", "flag", text, *places)
 
 

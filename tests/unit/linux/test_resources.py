@@ -1,6 +1,7 @@
 """Tests the limits on an agent, by control group or by process limits, and the priority of the grader."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import a2rl
 from a2rl.core.settings import Settings
 from a2rl.linux import cgroup, resources
 from a2rl.linux.cgroup import ControlGroup
@@ -134,6 +136,76 @@ def test_a_removed_file_counts_while_it_is_mapped(tmp_path: Path) -> None:
     mapped.close()
     assert after.used >= before.used + (1 << 20) or not after.is_complete
     assert removed_bytes([os.getpid()]).used == before.used
+
+
+def test_a_file_on_its_way_through_a_socket_is_missed(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "large").open("wb") as file:
+        assert removed_bytes([os.getpid()]).is_complete
+        socket.send_fds(ours, [b"x"], [file.fileno()])
+        assert not removed_bytes([os.getpid()]).is_complete
+        os.close(socket.recv_fds(theirs, 1, 1)[1][0])
+        assert removed_bytes([os.getpid()]).is_complete
+
+
+HIDDEN = {
+    "an unreadable program": """
+shutil.copyfile("/bin/sleep", "tool")
+os.chmod("tool", 0o111)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresuid(12345, 12345, 12345)
+subprocess.Popen(["./tool", "30"], pass_fds=[opened])
+""",
+    "a thread with a table of its own": """
+def hold():
+    LIBC.unshare(0x400)
+    held.set()
+    time.sleep(30)
+held = threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+os.close(opened)
+shown = os.getpid()
+""",
+    "a first thread that has ended": """
+if (shown := os.fork()) == 0:
+    threading.Thread(target=time.sleep, args=(30,)).start()
+    LIBC.pthread_exit(None)
+time.sleep(1)
+os.close(opened)
+""",
+}
+
+
+@pytest.mark.parametrize("place", HIDDEN)
+def test_a_removed_file_cannot_be_hidden(place: str, tmp_path: Path) -> None:
+    """Either it is counted, or what the disk has lost is."""
+    program = f"""
+import ctypes, os, shutil, subprocess, sys, threading, time
+from a2rl.sandbox.storage import removed_bytes
+LIBC = ctypes.CDLL(None)
+opened = os.open("large", os.O_WRONLY | os.O_CREAT)
+os.write(opened, bytes(1 << 20))
+os.unlink("large")
+shown = None
+{HIDDEN[place]}
+time.sleep(0.5)
+from a2rl.linux.process_tree import descendants
+processes = [shown] if shown else list(descendants(os.getpid()))
+print(removed_bytes(processes).used >= 1 << 20 or not removed_bytes(processes).is_complete, flush=True)
+for process in descendants(os.getpid()):
+    os.kill(process, 9)
+time.sleep(0.5)
+print(removed_bytes(descendants(os.getpid())).is_complete, flush=True)
+os._exit(0)
+"""
+    tmp_path.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True,
+        env={"PYTHONPATH": str(Path(a2rl.__file__).parent.parent)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_an_agent_may_have_half_of_the_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

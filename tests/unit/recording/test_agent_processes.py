@@ -111,3 +111,17 @@ def test_a_supervisor_that_has_ended_has_no_processes(tmp_path: Path) -> None:
     processes.look(1.0)
     processes.close(2.0)
     assert rows(log) == []
+
+
+def test_a_process_that_hides_its_files_is_noted(
+    tmp_path: Path, supervisor: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose program may be executed but not read."""
+
+    def refuse(_: str) -> None:
+        raise PermissionError
+
+    log = EventLog(tmp_path / "processes.jsonl")
+    processes = ProcessLog(log, supervisor.pid, tmp_path)
+    monkeypatch.setattr("os.scandir", refuse)
+    wait_for(lambda: processes.look(1.0) or "full" in [row["event"] for row in rows(log)])
