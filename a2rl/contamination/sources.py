@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from a2rl.core.files import read_jsonl
 from a2rl.core.printable import printable
 from a2rl.linux.untrusted_folder import Limits, UntrustedFolder, printable_name
-from a2rl.recording.code_history import run_git
+from a2rl.recording.code_history import BINARY_BYTES, run_git
 from a2rl.run.directory import RunDir
 
 FILES = ("eval.jsonl", "goals.jsonl")
@@ -103,8 +103,6 @@ MAX_READ_BYTES = 4 << 30
 LIMITS = Limits(entries=200_000, depth=64, seconds=60.0)
 NOT_TEXT = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".so", ".png", ".arrow", ".parquet", ".gz")
 """Files whose names are not worth telling if they are gone."""
-BINARY_BYTES = 4096
-"""A file with a zero byte among its first bytes is no text."""
 MOST_CONTENTS = 20_000
 """Objects of the code's history that are searched."""
 LIBRARIES = frozenset({".git", "__pycache__", "site-packages", "node_modules"})

@@ -1,6 +1,6 @@
 """The history of the agent's code: a git repository in the run directory, with one commit for each recorded state.
 
-Regular files of the workspace's `code/` are copied out and committed. Links, hard links, large files, and names that
+Texts in the workspace's `code/` are copied out and committed. Links, hard links, large and binary files, and names that
 some system treats as `.git` are left out. Git gets only the names and contents of the files: fast-import makes the
 commit without a work tree, an index, attributes, filters or hooks, and only our own configuration applies. The files
 beside `.git` are our copies, for people to read.
@@ -30,6 +30,10 @@ MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
 MAX_BYTES = 64 << 20
 """Maximum size of all files together."""
+MAX_HISTORY_BYTES = 1 << 30
+"""No state is recorded any more when the history has reached this size."""
+BINARY_BYTES = 4096
+"""A file with a zero byte in these first bytes is no text: it is not recorded as code, nor searched for eval items."""
 LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
 LOCK_TIMEOUT_S = 60.0
 MAX_MESSAGE_CHARS = 300
@@ -112,7 +116,8 @@ def code_state(code: Path) -> tuple[Entry, ...]:
 
 
 def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float = LOCK_TIMEOUT_S) -> str | None:
-    """Commits the present state of the code; returns the commit, or None if there is no code that can be read.
+    """Commits the present state of the code; returns the commit, or None if there is no code that can be read, or no
+    room for it in the history.
 
     Args:
         repository: The folder of the git repository; it is created if necessary.
@@ -124,10 +129,15 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
     lock, meanwhile = repository.with_name(".code.lock"), "the history of the agent's code is locked"
     try:
         with file_lock(lock, meanwhile, timeout_s, heeds_stop=False):
-            copied = _copy(code, repository)
+            copied = [] if is_full(repository) else _copy(code, repository)
             return _commit(copied, repository, message) if copied else None
     except OSError as error:
         raise machine_failure("record the agent's code", error) from error
+
+
+def is_full(repository: Path) -> bool:
+    """Whether the history has reached its limit, so that later states are not in it."""
+    return sum(each.lstat().st_size for each in repository.glob(".git/objects/**/*")) >= MAX_HISTORY_BYTES
 
 
 def commits(repository: Path) -> list[str]:
@@ -247,6 +257,11 @@ def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         code.copy(path, target, MAX_FILE_BYTES)
+        with target.open("rb") as copy:
+            is_text = b"\0" not in copy.read(BINARY_BYTES)
+        if not is_text:
+            target.unlink()
+            return False
         scrub_file(target)
     except OSError as error:
         if error.errno in MACHINE_ERRORS:

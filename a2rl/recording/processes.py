@@ -24,7 +24,7 @@ MAX_COMMAND_BYTES = 1 << 16
 MAX_PROCESSES = 500
 """Processes that are looked at in a pass."""
 FULL = "full"
-"""The event that says that not all processes are recorded, or not with their files."""
+"""The event that says that processes are not recorded, or not with their files, or later code is not."""
 MAX_LINES = 100_000
 """Processes of an attempt that are recorded: more than an agent starts that looks once a second, for a day."""
 MAX_OPEN, MAX_FILES = 128, 60
@@ -72,7 +72,7 @@ class ProcessLog:
     def _present(self) -> Iterator[tuple[tuple[int, int], tuple[int, float]]]:
         for place, pid in enumerate(descendants(self._supervisor)):
             if place >= MAX_PROCESSES:
-                self._note_full()
+                self.note_full()
                 return
             process = read_process(pid)
             if process is not None and process.is_alive:
@@ -87,7 +87,7 @@ class ProcessLog:
             if seen is not None:
                 self._end(seen, elapsed_s)
             elif self._lines >= MAX_LINES:
-                self._note_full()
+                self.note_full()
                 return
             seen = self._running[key] = _Seen(key[0], command)
             self._lines += 1
@@ -97,8 +97,8 @@ class ProcessLog:
         seen.cpu_s = cpu_s
         self._note_files(seen)
 
-    def _note_full(self) -> None:
-        """Notes, once, that there are processes that are not recorded, or not with their files."""
+    def note_full(self) -> None:
+        """Notes, once, that there are processes that are not recorded, or something else of the agent."""
         if not self._is_full:
             self._is_full = True
             self._log.write(event=FULL)
@@ -111,7 +111,7 @@ class ProcessLog:
                     files.add(path)
         except PermissionError:  # an agent can hide what a program has open: by a program that nobody may read
             if is_alive(seen.pid):
-                self._note_full()
+                self.note_full()
 
     def _end(self, seen: _Seen, elapsed_s: float) -> None:
         self._log.write(

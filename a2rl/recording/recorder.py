@@ -31,7 +31,7 @@ from a2rl.core.files import MACHINE_ERRORS, TEMPORARY
 from a2rl.core.processes import tied_to_parent
 from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder, printable_name
-from a2rl.recording.code_history import code_state, snapshot_code
+from a2rl.recording.code_history import code_state, is_full, snapshot_code
 from a2rl.recording.processes import ProcessLog
 from a2rl.recording.tracer import FILE, MAX_BYTES
 from a2rl.run.directory import RunDir
@@ -148,7 +148,9 @@ class Recorder:
         state = code_state(self._run.workspace / "code")
         if state != self._code:
             after = f"after {self._run.clock.elapsed_s():.0f} s"
-            snapshot_code(self._run.workspace / "code", self._run.code, after, LOCK_TIMEOUT_S)
+            commit = snapshot_code(self._run.workspace / "code", self._run.code, after, LOCK_TIMEOUT_S)
+            if commit is None and is_full(self._run.code):
+                self._processes.note_full()
             self._code = state
 
     def _look_at_output(self) -> None:

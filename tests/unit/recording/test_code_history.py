@@ -478,3 +478,21 @@ def test_what_is_no_folder_is_no_code(code: Path, repository_of_run: Path, kind:
     with pytest.raises(OSError, match="Not a directory"):
         code_state(code)
     signal.alarm(before)
+
+
+def test_a_history_that_is_full_takes_no_more_code(
+    code: Path, repository_of_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "train.py").write_text("lr = 1\n")
+    assert snapshot_code(code, repository_of_run, "first")
+    monkeypatch.setattr(code_history, "MAX_HISTORY_BYTES", 100)
+    (code / "train.py").write_text("lr = 2\n")
+    assert snapshot_code(code, repository_of_run, "second") is None
+    assert len(commits(repository_of_run)) == 1
+
+
+def test_contents_that_are_no_text_are_left_out(code: Path, repository_of_run: Path) -> None:
+    (code / "train.py").write_text("lr = 1\n")
+    (code / "weights.bin").write_bytes(b"x\0" * 10)
+    snapshot_code(code, repository_of_run, "first")
+    assert [path.name for path in repository_of_run.iterdir() if path.name != ".git"] == ["train.py"]

@@ -59,6 +59,15 @@ def test_each_state_of_the_code_that_is_seen_is_a_commit(at_work: RunDir, record
     assert commits(at_work) == 2
 
 
+def test_code_that_is_recorded_no_more_is_noted(
+    at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.recording.code_history.MAX_HISTORY_BYTES", 0)
+    (at_work.workspace / "code" / "train.py").write_text("lr = 1\n")
+    recorder.look()
+    assert "full" in [row["event"] for row in lines(at_work.logs / "processes.jsonl")]
+
+
 def test_what_comes_and_goes_in_the_output_folder_is_told(at_work: RunDir, recorder: Recorder) -> None:
     checkpoint = at_work.workspace / "output/v1/model.safetensors"
     checkpoint.parent.mkdir()
