@@ -26,6 +26,7 @@ from a2rl.core.settings import Settings
 from a2rl.linux import landlock, seccomp
 from a2rl.linux.cgroup import CONTROLLERS, ControlGroup
 from a2rl.linux.resources import GIB, Resources
+from a2rl.sandbox.broker.caller import duplicate
 from a2rl.sandbox.command import AgentCommand
 from a2rl.sandbox.isolation import LAYERS, NONE, Isolation, Layer, SandboxKind
 from a2rl.sandbox.namespaces import TRY_NAMESPACES, closed_parent, lacking_for_another_user, may_mount
@@ -57,13 +58,13 @@ class Machine(NamedTuple):
     own: frozenset[Layer]
     """Which of "user", "devices" and "processes" an agent can have for itself."""
     why_not: dict[Layer, str]
-    """Why an agent cannot have the others, by layer."""
+    """Why an agent cannot have the others, or the broker, by layer."""
 
     def isolation(self, kind: SandboxKind) -> Isolation:
         """Returns the best isolation of a kind; its layers were tried one by one, but not yet together."""
         if kind == "none":
             return Isolation(kind="none")
-        layers: set[Layer] = {"seccomp", "broker"} if self.seccomp else set()
+        layers: set[Layer] = ({"seccomp", "broker"} - self.why_not.keys()) if self.seccomp else set()
         if self.landlock >= landlock.NETWORK_ABI:
             layers.add("landlock")
         if self.landlock >= landlock.SCOPES_ABI:
@@ -94,6 +95,8 @@ def examine(must_reach: Iterable[Path] = ()) -> Machine:
             why_not[layer] = os.strerror(error)
         else:
             own.add(layer)
+    if problem := _problem_of_the_broker():
+        why_not["broker"] = problem
     if os.geteuid() != 0:
         why_not["user"] = "only root can provide one"
     elif lacking := lacking_for_another_user():
@@ -110,6 +113,21 @@ def examine(must_reach: Iterable[Path] = ()) -> Machine:
         own.discard("processes")  # its own /proc would belong to root and expose all kernel settings
         why_not.setdefault("processes", "it needs its own user where the pipeline runs as root")
     return Machine(landlock.abi(), seccomp.is_available(), shutil.which("bwrap") or "", frozenset(own), why_not)
+
+
+def _problem_of_the_broker() -> str:
+    """Tries on this process itself the call that the profiles of container engines refuse."""
+    try:
+        with open(os.devnull) as file:  # noqa: PTH123 - any open file
+            os.close(duplicate(os.getpid(), file.fileno()))
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return "the kernel does not know pidfd_getfd: the broker needs Linux 5.9"
+        return (
+            "this container's seccomp filter refuses pidfd_getfd: start it with --cap-add SYS_PTRACE, or with a "
+            "profile that allows the call"
+        )
+    return ""
 
 
 def _try_out() -> dict[Layer, int]:
@@ -291,6 +309,8 @@ def _remedy(kind: SandboxKind, machine: Machine) -> str:
         return f"Install it (`apt-get install bubblewrap`), use --sandbox landlock, {ALTERNATIVE}"
     if not machine.seccomp:
         return f"Use x86_64 or aarch64 with a kernel, or a container, that has seccomp, {ALTERNATIVE}"
+    if "broker" in machine.why_not:
+        return f"{machine.why_not['broker']}, {ALTERNATIVE}"
     if machine.landlock < landlock.NETWORK_ABI:
         has = f"version {machine.landlock}" if machine.landlock else "none"
         return f"Landlock here: {has}; it needs Linux 6.7 with Landlock switched on. Use --sandbox bwrap, {ALTERNATIVE}"

@@ -105,11 +105,16 @@ class Call(NamedTuple):
 
     def file(self, number: int) -> int:
         """Duplicates a file descriptor of the caller, so that both share the open file; close it after use."""
-        process = os.pidfd_open(process_of(self.thread))
-        try:
-            return check(LIBC.syscall(_PIDFD_GETFD, process, ctypes.c_int(number), 0))
-        finally:
-            os.close(process)
+        return duplicate(process_of(self.thread), number)
+
+
+def duplicate(process: int, number: int) -> int:
+    """Duplicates a file descriptor of a process, so that both share the open file; close it after use."""
+    opened = os.pidfd_open(process)
+    try:
+        return check(LIBC.syscall(_PIDFD_GETFD, opened, ctypes.c_int(number), 0))
+    finally:
+        os.close(opened)
 
 
 def process_of(thread: int) -> int:

@@ -33,6 +33,7 @@ TOO_WEAK: dict[str, tuple[SandboxKind, dict[str, Any], str]] = {
     "a Landlock without rules for ports": ("landlock", {"landlock": 3}, "Linux 6.7"),
     "no seccomp": ("landlock", {"seccomp": False}, "seccomp"),
     "no seccomp under bwrap": ("bwrap", {"seccomp": False}, "seccomp"),
+    "no pidfd_getfd": ("landlock", {"why_not": {"broker": "Use another profile"}}, "Use another profile"),
     "no bwrap": ("bwrap", {"bwrap": ""}, "apt-get install bubblewrap"),
     "nothing that keeps signals in": ("landlock", {"landlock": 5, "own": NO_OWN}, "Linux 6.12"),
 }
@@ -58,6 +59,21 @@ def test_a_weaker_sandbox_is_an_error_with_a_remedy(
         assert mend in str(raised.value)
         assert "--sandbox none" in str(raised.value)
     assert select_sandbox("none", settings) == NONE
+
+
+@pytest.mark.parametrize(("error", "says"), [(errno.EPERM, "--cap-add SYS_PTRACE"), (errno.ENOSYS, "Linux 5.9")])
+def test_a_filter_that_refuses_pidfd_getfd_is_found(error: int, says: str) -> None:
+    """As the profiles of Docker and Kubernetes do."""
+    program = f"""
+from a2rl.linux.seccomp import ALLOW, JUMP_IF_EQUAL, RETURN, fail_with, install_filter
+from a2rl.sandbox.selection import examine
+install_filter([(JUMP_IF_EQUAL, 0, 1, 438), (RETURN, 0, 0, fail_with({error})), (RETURN, 0, 0, ALLOW)])
+machine = examine()
+print(machine.why_not["broker"], machine.isolation("landlock").layers)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert says in done.stdout
+    assert "'broker'" not in done.stdout
 
 
 @pytest.mark.parametrize("layer", ["user", "processes"])
