@@ -1,5 +1,6 @@
 """`a2rl doctor`: checks what this machine has for benchmark runs, and says how to get what is missing."""
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -212,7 +213,8 @@ def _resources(settings: Settings) -> Diagnosis:
     enforced_by = ", ".join(sorted(set(here.limits.values()))) or "nothing"
     found = f"{most}, enforced by {enforced_by}; agents are stopped by {here.ends_by}"
     if here.unlimited:
-        mend = f"no limit on {', '.join(here.unlimited)}: run as root, or under {WITH_CONTROL_GROUP}"
+        how = f"run as root, or under {WITH_CONTROL_GROUP}" if os.geteuid() else "limit this container or job itself"
+        mend = f"no limit on {', '.join(here.unlimited)}: {how}"
         return Diagnosis("  limits", False, True, found, mend)
     return Diagnosis("  limits", True, True, found)
 

@@ -4,7 +4,8 @@
     AgentCommand(..., resources=resources)              # the supervisor applies them
 
 Control groups (cgroup.py) limit memory, processes and the agent's share of the cores. Without control groups:
-- processes: RLIMIT_NPROC counts all processes of the user, so the running ones are added; it does not apply to root;
+- processes: RLIMIT_NPROC counts all processes of the user, so the running ones are added; it does not apply
+  to root, whose agent the supervisor ends when it has more;
 - memory: there is no limit, because RLIMIT_AS and RLIMIT_DATA would break CUDA, which reserves far more addresses than
   it uses. With and without control groups, the kernel ends the agent's processes first when memory runs out.
 
@@ -150,8 +151,15 @@ def count_user_tasks() -> int:
         if name.isdigit():
             with contextlib.suppress(OSError):
                 if Path("/proc", name).stat().st_uid == user:
-                    count += len(os.listdir(f"/proc/{name}/task"))  # noqa: PTH208
+                    count += count_tasks(int(name))
     return count
+
+
+def count_tasks(pid: int) -> int:
+    """Returns the number of threads of a process; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208
+    return 0
 
 
 def open_files() -> set[int]:

@@ -64,7 +64,8 @@ class Machine(NamedTuple):
         """Returns the best isolation of a kind; its layers were tried one by one, but not yet together."""
         if kind == "none":
             return Isolation(kind="none")
-        layers: set[Layer] = ({"seccomp", "broker"} - self.why_not.keys()) if self.seccomp else set()
+        layers: set[Layer] = {"seccomp", "broker"} if self.seccomp else set()
+        layers -= self.why_not.keys()
         if self.landlock >= landlock.NETWORK_ABI:
             layers.add("landlock")
         if self.landlock >= landlock.SCOPES_ABI:
@@ -177,8 +178,8 @@ def probe_limits() -> LimitSupport:
         if group is not None:
             group.remove()
     limits = {each: "control group" for each in CONTROLLERS if each in held}
-    if "pids" not in limits and os.geteuid() != 0:
-        limits["pids"] = "RLIMIT_NPROC"
+    if "pids" not in limits:
+        limits["pids"] = "RLIMIT_NPROC" if os.geteuid() != 0 else "counting"
     return LimitSupport(_end_mechanism(ends_at_once), limits, tuple(each for each in CONTROLLERS if each not in limits))
 
 

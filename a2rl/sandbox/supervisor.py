@@ -262,19 +262,23 @@ class Supervision:
                 log.write(b"[a2rl: a message was dropped, because the agent does not read them]\n")
 
     def _watch(self) -> None:
-        """Repeatedly records the agent's processes and measures its use of the disk."""
+        """Repeatedly records the agent's processes, counts them, and measures its use of the disk."""
         command, path = self._command, Path(self._command.trace)
         trace = ProcessTrace.begin(command.env.get(MARKER, ""), self._terminator.group)
         folders = command.confinement.write if command.confinement else ()
         disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
-        look_at = 0.0
+        # The kernel limits the processes of other users, and those of a control group, where there is one.
+        is_root = os.geteuid() == 0 and not (command.confinement and command.confinement.user)
+        most, look_at, crowd = command.resources.processes if is_root else 0, 0.0, ""
         while not self._is_over.is_set():
             if command.trace and time.monotonic() >= look_at:
                 begun_s = time.thread_time()
                 trace = trace.update(os.getpid())
                 trace.write(path)
+                if most and (count := sum(resources.count_tasks(pid) for pid, _ in trace.seen)) > most:
+                    crowd = f"it has {count:,} processes and threads, more than {most:,}"
                 look_at = time.monotonic() + PAUSE_FACTOR * (time.thread_time() - begun_s)
-            if problem := disk.check(tree.descendants(os.getpid())):
+            if problem := crowd or disk.check(tree.descendants(os.getpid())):
                 self._stopped = problem
                 os.write(self._ring, b"!")
                 return

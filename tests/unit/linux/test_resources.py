@@ -47,7 +47,8 @@ def run_agent(settings: Settings, tmp_path: Path) -> Run:
     def do(program: str, limits: Resources) -> tuple[AgentExit, str]:
         log, folder = tmp_path / "log", tmp_path / "workspace"
         folder.mkdir()
-        command = AgentCommand([sys.executable, "-I", "-S", "-c", program], str(folder), {}, str(log), resources=limits)
+        words, trace = [sys.executable, "-I", "-S", "-c", program], str(tmp_path / "trace")
+        command = AgentCommand(words, str(folder), {}, str(log), resources=limits, trace=trace)
         with AgentProcess(command, settings) as process:
             ended = process.wait(60)
         assert ended is not None
@@ -88,6 +89,16 @@ def test_processes_are_limited(run_agent: Run) -> None:
     ended, said = run_agent(FORKS, Resources(processes=40))
     assert 20 < int(said) <= 40
     assert ended.killed <= 41
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel limits the processes of other users")
+def test_processes_of_root_are_counted(run_agent: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no control group, as in most containers."""
+    program = "from a2rl.sandbox import supervisor as it; it.ControlGroup.make = lambda _: None; it.main()"
+    monkeypatch.setattr("a2rl.sandbox.process.module_command", lambda *_: [sys.executable, "-c", program])
+    ended, _ = run_agent(FORKS + "time.sleep(60)", Resources(processes=40))
+    assert ended.stopped.endswith("processes and threads, more than 40")
+    assert ended.killed > 40
 
 
 def test_memory_is_limited(run_agent: Run) -> None:

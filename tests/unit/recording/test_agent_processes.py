@@ -124,4 +124,9 @@ def test_a_process_that_hides_its_files_is_noted(
     log = EventLog(tmp_path / "processes.jsonl")
     processes = ProcessLog(log, supervisor.pid, tmp_path)
     monkeypatch.setattr("os.scandir", refuse)
-    wait_for(lambda: processes.look(1.0) or "full" in [row["event"] for row in rows(log)])
+
+    def is_noted() -> bool:
+        processes.look(1.0)
+        return "full" in [row["event"] for row in rows(log)]
+
+    wait_for(is_noted)
