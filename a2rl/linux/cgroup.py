@@ -15,16 +15,14 @@ module, which is also why no library (such as cgroupspy) is used.
 """
 
 import contextlib
-import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from a2rl.linux.resources import Resources
+from a2rl.linux.cgroup_folders import hierarchies, lines_of
+from a2rl.linux.resources import Resources
 
 CONTROLLERS = ("cpu", "memory", "pids")
 REMOVE_TIMEOUT_S = 1.0
@@ -44,11 +42,11 @@ class ControlGroup(NamedTuple):
     @classmethod
     def make(cls, name: str) -> "ControlGroup | None":
         """Creates an empty group; returns None if that is not possible."""
-        hierarchies = _hierarchies()
-        unified = _made_in_the_best(hierarchies.get("", []), name)
+        folders = hierarchies()
+        unified = _made_in_the_best(folders.get("", []), name)
         controllers = {each: unified for each in _offered_in(unified)} if unified else {}
         for each in CONTROLLERS:
-            if each not in controllers and (folder := _made(hierarchies.get(each, [])[:1], name)):
+            if each not in controllers and (folder := _made(folders.get(each, [])[:1], name)):
                 controllers[each] = folder
         return cls(unified, controllers) if unified or controllers else None
 
@@ -62,7 +60,7 @@ class ControlGroup(NamedTuple):
         """Whether the kernel can kill all processes in one step (Linux 5.14)."""
         return bool(self.unified) and Path(self.unified, "cgroup.kill").exists()
 
-    def limit(self, resources: "Resources") -> list[str]:
+    def limit(self, resources: Resources) -> list[str]:
         """Sets limits; returns the controllers for which that worked."""
         return [each for each, folder in self.controllers.items() if _limit(each, folder, resources)]
 
@@ -126,7 +124,7 @@ def _write(folder: str, name: str, text: str) -> bool:
     return True
 
 
-def _limit(controller: str, folder: str, resources: "Resources") -> bool:
+def _limit(controller: str, folder: str, resources: Resources) -> bool:
     is_v2 = Path(folder, "cgroup.kill").exists() or Path(folder, "cgroup.events").exists()
     if controller == "pids":
         return bool(resources.processes) and _write(folder, "pids.max", str(resources.processes))
@@ -142,7 +140,7 @@ def _limit(controller: str, folder: str, resources: "Resources") -> bool:
     return _limit_cpu(folder, resources, is_v2)
 
 
-def _limit_cpu(folder: str, resources: "Resources", is_v2: bool) -> bool:
+def _limit_cpu(folder: str, resources: Resources, is_v2: bool) -> bool:
     """Sets the agent's share of the processor time so that the grader can get half of it.
 
     If there are processes beside the agent's group, the group weighs as much as one process per core. If there are only
@@ -158,52 +156,8 @@ def _limit_cpu(folder: str, resources: "Resources", is_v2: bool) -> bool:
     return _write(folder, "cpu.weight", str(min(10_000, _WEIGHT_OF_A_GROUP * (cores if beside_tasks else 1))))
 
 
-def memory_limits() -> Iterator[int]:
-    """Yields the limits on memory, in bytes, of this process's groups and of all above them."""
-    for folder in itertools.chain(*_hierarchies().values()):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with contextlib.suppress(OSError, ValueError):
-                yield int(Path(folder, name).read_text(encoding="ascii"))
-
-
-def _hierarchies() -> dict[str, list[str]]:
-    """Returns the folders of this process's groups and those above, nearest first, by controller ("" for v2)."""
-    mounts = list(_mounts())
-    found: dict[str, list[str]] = {}
-    for line in _lines("/proc/self/cgroup"):
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        for name in names.split(","):
-            for kind, controllers, root, place in mounts:
-                if (kind == "cgroup2" and not name) or (kind == "cgroup" and name and name in controllers):
-                    found.setdefault(name, _upwards(place, root, path))
-    return found
-
-
-def _mounts() -> Iterator[tuple[str, list[str], str, str]]:
-    """Yields type, controllers, mounted root and mount point of each cgroup mount; see proc(5)."""
-    for line in _lines("/proc/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        fields, (kind, _, options, *_) = before.split(" "), [*after.split(" "), "", "", ""]
-        if kind in {"cgroup", "cgroup2"} and len(fields) > 4:
-            yield kind, options.split(","), fields[3], fields[4]
-
-
-def _upwards(place: str, root: str, path: str) -> list[str]:
-    below = os.path.relpath(path, root)
-    own = Path(place) if below == "." or below.startswith("..") else Path(place, below)
-    return [str(folder) for folder in (own, *own.parents) if folder.is_relative_to(place)]
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_bytes().decode(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
-
-
 def _offered_in(folder: str) -> list[str]:
-    words = " ".join(_lines(f"{folder}/cgroup.controllers")).split()
+    words = " ".join(lines_of(f"{folder}/cgroup.controllers")).split()
     return [each for each in CONTROLLERS if each in words]
 
 
@@ -211,7 +165,7 @@ def _made_in_the_best(folders: list[str], name: str) -> str:
     """Creates the group where most controllers can be limited; among equals, at the nearest place."""
 
     def hands_down(folder: str) -> int:
-        return sum(each in " ".join(_lines(f"{folder}/cgroup.subtree_control")).split() for each in CONTROLLERS)
+        return sum(each in " ".join(lines_of(f"{folder}/cgroup.subtree_control")).split() for each in CONTROLLERS)
 
     return _made(sorted(folders, key=hands_down, reverse=True), name)
 

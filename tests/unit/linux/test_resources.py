@@ -14,7 +14,7 @@ import pytest
 
 import a2rl
 from a2rl.core.settings import Settings
-from a2rl.linux import cgroup, resources
+from a2rl.linux import cgroup_folders, resources
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
@@ -303,7 +303,7 @@ def test_the_limit_of_a_unit_or_a_job_counts(limited: str, tmp_path: Path, monke
     (tmp_path / "job/step").mkdir(parents=True)
     for group in ("job", "job/step"):
         (tmp_path / group / "memory.max").write_text("1073741824\n" if group == limited else "max\n")
-    monkeypatch.setattr(cgroup, "_lines", files.__getitem__)
+    monkeypatch.setattr(cgroup_folders, "lines_of", files.__getitem__)
     assert spare_memory() == GIB - GIB // 4
 
 

@@ -1,0 +1,55 @@
+"""The folders of the control groups that this process is in, in both versions, and their limits on memory.
+
+Standard library only: the supervisor imports this module.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def memory_limits() -> Iterator[int]:
+    """Yields the limits on memory, in bytes, of this process's groups and of all above them."""
+    for folder in itertools.chain(*hierarchies().values()):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                yield int(Path(folder, name).read_text(encoding="ascii"))
+
+
+def hierarchies() -> dict[str, list[str]]:
+    """Returns the folders of this process's groups and those above, nearest first, by controller ("" for v2)."""
+    mounts = list(_mounts())
+    found: dict[str, list[str]] = {}
+    for line in lines_of("/proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        for name in names.split(","):
+            for kind, controllers, root, place in mounts:
+                if (kind == "cgroup2" and not name) or (kind == "cgroup" and name and name in controllers):
+                    found.setdefault(name, _upwards(place, root, path))
+    return found
+
+
+def _mounts() -> Iterator[tuple[str, list[str], str, str]]:
+    """Yields type, controllers, mounted root and mount point of each cgroup mount; see proc(5)."""
+    for line in lines_of("/proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        fields, (kind, _, options, *_) = before.split(" "), [*after.split(" "), "", "", ""]
+        if kind in {"cgroup", "cgroup2"} and len(fields) > 4:
+            yield kind, options.split(","), fields[3], fields[4]
+
+
+def _upwards(place: str, root: str, path: str) -> list[str]:
+    below = os.path.relpath(path, root)
+    own = Path(place) if below == "." or below.startswith("..") else Path(place, below)
+    return [str(folder) for folder in (own, *own.parents) if folder.is_relative_to(place)]
+
+
+def lines_of(path: str) -> list[str]:
+    """Returns the lines of a file of the kernel; none if it cannot be read."""
+    try:
+        return Path(path).read_bytes().decode(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
