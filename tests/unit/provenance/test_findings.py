@@ -84,7 +84,7 @@ def test_no_change_is_flagged_whatever_the_score(evidence: RunEvidence) -> None:
     assert kinds(list(provenance(decide(evidence, "improved")))) == {"provenance-base": "flag"}
 
 
-def test_trained_factors_are_flagged_unless_they_improved_the_score(evidence: RunEvidence) -> None:
+def test_trained_factors_are_flagged_unless_the_score_rose(evidence: RunEvidence) -> None:
     """(IA)^3 trains a factor for each row of two matrices."""
     weights = read_weights(evidence.base_model)
     for name, weight in weights.items():
