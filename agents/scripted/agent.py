@@ -244,11 +244,11 @@ class Plan:
             return []
         log(f"it samples answers to training questions, for at most {seconds:.0f} s")
         until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
-        own, count = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
-        rows, asked = self.not_too_long(gathered(own)), sum(gathered([count]))
-        worth = len(rows) >= max(FEWEST_OWN, WORTH_IMITATING * asked)
+        own, *counts = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
+        rows, (right, asked) = self.not_too_long(gathered(own)), (sum(gathered([each])) for each in counts)
+        worth = len(rows) >= FEWEST_OWN and right >= WORTH_IMITATING * asked
         chosen = "it imitates them first" if worth else "too few to imitate" if asked else "none ended in time"
-        log(f"{len(rows)} of {asked} answers that it samples to training questions are right: {chosen}")
+        log(f"{right} of {asked} answers that it samples to training questions are right: {chosen}")
         return rows if worth else []
 
     # Reinforcement.

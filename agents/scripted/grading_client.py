@@ -42,7 +42,7 @@ class Grader:
 
         Returns:
             By how many points the score is higher than the base model's; None where the submission was refused or could
-            not be scored.
+            not be scored, or the base model has no score.
         """
         claims = {"method": method, "parent": parent, "note": note}
         request = {"model_path": str(checkpoint), **{name: text for name, text in claims.items() if text}}
@@ -52,9 +52,10 @@ class Grader:
             log(f"{checkpoint.name}: refused ({reply.status_code}): {error_detail(reply)}")
             return None
         answer = reply.json()
-        score, gain, best = answer["score"], answer["improvement"], answer["best"]["score"]
-        log(f"{checkpoint.name}: score {score:.1f}, {gain:+.1f} points; best {best:.1f}")
-        return float(gain)
+        gain: float | None = answer["improvement"]
+        points = "" if gain is None else f", {gain:+.1f} points"
+        log(f"{checkpoint.name}: score {answer['score']:.1f}{points}; best {answer['best']['score']:.1f}")
+        return gain
 
 
 def error_detail(reply: requests.Response) -> str:

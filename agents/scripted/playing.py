@@ -90,7 +90,7 @@ class Player:
 
     def right_answers(
         self, trained: Trained, names: Sequence[str], until: float, worth: float, known: float
-    ) -> tuple[list[Row], int]:
+    ) -> tuple[list[Row], int, int]:
         """Samples answers until the time is over, or until it is clear that too small a share of them is right.
 
         Where the grader shows worked examples, the model is asked without them first, which is faster, and then in the
@@ -102,13 +102,14 @@ class Player:
             known: The share of its answers that was right when it was measured as the grader asks.
 
         Returns:
-            The right ones as rows to imitate, and the number of all that were sampled in the better way.
+            Of those that were sampled in the better way: the different right ones as rows to imitate, how many were
+            right, and how many there were.
         """
         ways: dict[str, Callable[[str], Any]] = {"as the grader does": self.route.environment}
         if self.route.plain(names[0]).prompt != self.route.environment(names[0]).prompt:
             ways["without examples"] = self.route.plain
         expected = {"as the grader does": known if len(ways) > 1 else 1.0, "without examples": 1.0}
-        found = {way: dict[tuple[int, ...], Row]() for way in ways}
+        found = {way: list[Row]() for way in ways}
         asked = dict.fromkeys(ways, 0)
 
         def share(way: str) -> float:
@@ -125,13 +126,13 @@ class Player:
             asked[way] += sum(not episode.cut for episode in played)
             for name, episode in zip(these, played, strict=True):
                 if not episode.cut and episode.reward == 1 and len(episode.tokens) < self.settings["max_new_tokens"]:
-                    row = self.answered(trained, self.route.environment(name).prompt, episode.tokens)
-                    found[way][tuple(row["input_ids"])] = row
+                    found[way].append(self.answered(trained, self.route.environment(name).prompt, episode.tokens))
         best = max(filter(asked.get, ways), key=share, default="as the grader does")
         if len(ways) > 1:
             shares = ", ".join(f"{100 * share(way):.0f}% of {asked[way]} when asked {way}" for way in ways)
             log(f"of its sampled answers are right: {shares}")
-        return list(found[best].values()), asked[best]
+        different = {tuple(row["input_ids"]): row for row in found[best]}
+        return list(different.values()), len(found[best]), asked[best]
 
     def answered(self, trained: Trained, prompt: Any, answer: list[int]) -> Row:
         """Returns a prompt and its answer as a text to imitate."""

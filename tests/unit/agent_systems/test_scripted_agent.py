@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -260,9 +261,10 @@ class Model(Player):
     def play(self, trained, names, temperature, seed, asked, until):
         prompt = asked(names[0]).prompt
         self.prompts.append(prompt)
+        said = len(self.prompts) if varied else 0
         rewards = [float(place % 8 < right[len(prompt)]) for place in range(len(names))]
         return [
-            SimpleNamespace(reward=reward, cut=place>=whole, tokens=[int(name), len(self.prompts)] + [9] * (place % 2))
+            SimpleNamespace(reward=reward, cut=place>=whole, tokens=[int(name), said] + [9] * (place % 2))
             for place, (name, reward) in enumerate(zip(names, rewards))
         ]
 
@@ -279,27 +281,32 @@ meta = {"chat_template_kwargs": {}, "max_steps": 7, "max_new_tokens": 4}
 limits = Player(Route(), SimpleNamespace(seed=0, small=True, meta=meta)).settings
 assert (limits["max_steps"], limits["max_new_tokens"]) == (1, 4)  # the grader's, unless the route has its own
 trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
-right, known, whole = {16: 2, 8: 4}, 0.25, 1000
-rows, asked, prompts = sampled(AT_ONCE)
+right, known, whole, varied = {16: 2, 8: 4}, 0.25, 1000, True
+rows, count, asked, prompts = sampled(AT_ONCE)
 assert prompts == ["question"] * 4
 assert asked == 4 * AT_ONCE and len(rows) == asked // 2
 assert all(row["input_ids"][0] == 16 and row["input_ids"][-1] == 9 for row in rows)  # asked as the grader asks
 assert all(row["labels"] == [-100] + row["input_ids"][1:] for row in rows)
 assert all(row["input_ids"].count(9) == 1 for row in rows)
+varied = False
+rows, count, asked, prompts = sampled(AT_ONCE)
+assert prompts == ["question"] * 4  # to say the same again is as right as to say something else
+assert (len(rows), count, asked) == (AT_ONCE // 2, asked // 2, 4 * AT_ONCE)
+varied = True
 
 right = {16: 2, 8: 1}
-rows, asked, prompts = sampled(AT_ONCE)
+rows, count, asked, prompts = sampled(AT_ONCE)
 assert prompts == ["question"] + ["example question"] * 3  # as the grader asks, it is right more often
 assert asked == 3 * AT_ONCE and len(rows) == asked // 4
 
 right = {16: 0, 8: 0}
-rows, asked, prompts = sampled(AT_ONCE)
+rows, count, asked, prompts = sampled(AT_ONCE)
 assert (rows, prompts) == ([], ["question", "example question"])  # no more is asked than it takes to see that
-rows, asked, prompts = sampled(3)
+rows, count, asked, prompts = sampled(3)
 assert asked <= 3 * ANSWERS
 
 right, whole = {16: 2, 8: 8}, 10
-rows, asked, prompts = sampled(AT_ONCE)
+rows, count, asked, prompts = sampled(AT_ONCE)
 assert len(rows) == asked == 10 * len(prompts)  # what was cut off is neither right nor wrong
 
 class Slow(Player):
@@ -356,6 +363,17 @@ assert conclude(0.40, -1.0, base) == (["new"], True)
 assert conclude(0.40, None, base) == (["new"], False)  # refused
 assert conclude(None, 3.0, ("first", 2.0, None)) == (["new"], True)  # nothing is measured in a short time
 assert conclude(None, 2.0, ("first", 3.0, None)) == (["new"], False)
+
+def imitated(different, right, asked):
+    # How many of the model's own answers are imitated.
+    plan = object.__new__(agent.Plan)
+    rows = [{"input_ids": [number]} for number in range(different)]
+    sample = lambda *_: (rows, right, asked)
+    plan.player = SimpleNamespace(settings={"max_steps": 1}, right_answers=sample)
+    plan.measures, plan.names, plan.progress, plan.setting = True, [], agent.Progress(), SimpleNamespace(context=9)
+    return len(plan.own_answers(None, 1.0))
+
+assert [imitated(31, 124, 310), imitated(32, 124, 1000), imitated(32, 32, 400)] == [0, 32, 0]
 print("all is well")
 """
 IMITATES = """
@@ -570,6 +588,16 @@ def test_a_program_that_sleeps_for_ever_fails_its_tests(repository: Path) -> Non
     command = [sys.executable, "-c", test, str(repository / "agents" / "scripted")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == "False\n"
+
+
+def test_a_score_without_an_improvement_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "agents" / "scripted"))
+    client = importlib.import_module("grading_client")
+    answer = {"score": 5.0, "improvement": None, "best": {"score": 5.0}}
+    grader = object.__new__(client.Grader)
+    grader.url, grader.sync_clock = "", lambda: None
+    grader.server = SimpleNamespace(post=lambda *_, **__: SimpleNamespace(ok=True, json=lambda: answer))
+    assert grader.submit(Path("v1")) is None
 
 
 def test_a_grading_server_that_starts_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
