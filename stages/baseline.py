@@ -1,6 +1,7 @@
 """Stage `baseline`: grades the untrained base model with the same grader and settings as the submissions."""
 
 import time
+from collections.abc import Sequence
 
 from a2rl.core.files import digest_of, file_digest, write_model
 from a2rl.core.settings import Settings
@@ -14,7 +15,7 @@ from a2rl.run.events import BaselineKnown
 from a2rl.run.gpu_share import check_gpus
 from a2rl.run.inputs import check_inputs
 from a2rl.run.records import BaselineRecord, SetupRecord
-from a2rl.scoring.score import TaskScore
+from a2rl.scoring.score import ItemResult, TaskScore
 from a2rl.task_api.contract import Split
 
 
@@ -22,7 +23,7 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     """Finds or grades the baseline and records it in the ledger.
 
     Raises:
-        InfrastructureError: It could not be graded. The run cannot continue without a baseline.
+        InfrastructureError: It could not be graded, or a half that the run needs has no score.
     """
     if (done := run.read("baseline", BaselineRecord)) is not None:
         return done
@@ -30,18 +31,23 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
     base_model, hidden = check_inputs(run)
     job = grade_job(run, base_model, "all", run.grades / "baseline-graded.json")
     models = [gpu.name for gpu in check_gpus(run, settings).all]
+
+    def score_of(split: Split, items: Sequence[ItemResult]) -> TaskScore:
+        ids = set(ids_of_run(spec, hidden, split))
+        return score_items(spec.task, hidden, [item for item in items if item.id in ids])
+
+    def problem(items: Sequence[ItemResult]) -> str:
+        halves: tuple[Split, ...] = ("public", "private") if spec.protocol == "strict" else ()
+        return "; ".join(f"{half} half: {reason}" for half in halves if (reason := score_of(half, items).reason))
+
     depends_on = baseline_key(job, ready.model_digest, ready.data_digest, settings, models)
     items, reused, seconds, outputs = load_or_grade(
-        job, depends_on, settings, lambda job: grade_on_all_gpus(job, run, settings)
+        job, depends_on, settings, lambda job: grade_on_all_gpus(job, run, settings), problem
     )
     if outputs is not None:
         keep_copy(outputs, outputs_path(run.baseline_items))
     total = score_items(spec.task, hidden, items)
     write_model(run.baseline_items, GradeResult(dtype=job.dtype, score=total, items=tuple(items)))
-
-    def score_of(split: Split) -> TaskScore:
-        ids = set(ids_of_run(spec, hidden, split))
-        return score_items(spec.task, hidden, [item for item in items if item.id in ids])
 
     record = BaselineRecord(
         seconds=time.monotonic() - started,
@@ -49,8 +55,8 @@ def baseline(run: RunDir, settings: Settings) -> BaselineRecord:
         reused=reused,
         graded_s=seconds,
         total=total,
-        public=score_of("public"),
-        private=score_of("private"),
+        public=score_of("public", items),
+        private=score_of("private", items),
     )
     run.ledger.append_unless(_known(run, record), lambda _: True)
     return run.write("baseline", record)

@@ -1,5 +1,6 @@
 """Baselines: the scores of base models, graded once and stored under a key of everything that they depend on."""
 
+from collections.abc import Callable, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -52,12 +53,21 @@ class StoredBaseline(NamedTuple):
     """The file with what the model answered in full; None if it was graded by a version that did not keep it."""
 
 
-def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings, grade: Grade) -> StoredBaseline:
+def load_or_grade(
+    job: GradeJob,
+    depends_on: dict[str, str],
+    settings: Settings,
+    grade: Grade,
+    problem: Callable[[Sequence[ItemResult]], str] = lambda _: "",
+) -> StoredBaseline:
     """Returns the baseline under this key: a stored one, or a new one that is graded and stored now.
 
     A stored baseline of the whole eval set also serves for a sample of it: the sample's items are taken from it.
 
     If several runs start at the same time, one grades the baseline and the others wait for it.
+
+    Args:
+        problem: Says why a baseline with these items is of no use, so that it is graded again; empty if it is.
 
     Raises:
         InterruptedByUserError: The user stopped the pipeline while another run graded it.
@@ -65,14 +75,15 @@ def load_or_grade(job: GradeJob, depends_on: dict[str, str], settings: Settings,
     """
     key = digest_of(depends_on)
     folder = settings.baselines / "cache" / key[:16]
-    if (found := _stored(job, depends_on, settings.baselines)) is not None:
+    if (found := _stored(job, depends_on, settings.baselines)) is not None and not problem(found.items):
         return found
     with file_lock(folder.with_name(f".{folder.name}.lock"), "another run grades the same baseline", GRADING_TIMEOUT_S):
-        if (found := _stored(job, depends_on, settings.baselines)) is not None:
+        if (found := _stored(job, depends_on, settings.baselines)) is not None and not problem(found.items):
             return found
         result = grade(job)
-        if result.score.score is None:
+        if why := result.score.reason or problem(result.items):
             job.result.unlink(missing_ok=True)  # another try grades again; what was judged is in the judge's cache
+            raise InfrastructureError(f"the baseline could not be graded: {why}")
         store(folder, depends_on, result)
         outputs = keep_copy(outputs_path(job.result), folder / BASELINE_NAME)
     return StoredBaseline(list(result.items), False, result.score.seconds, outputs)

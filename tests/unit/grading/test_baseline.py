@@ -8,16 +8,17 @@ from time import sleep
 
 import pytest
 
+import stages.baseline
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import read_model, write_model
 from a2rl.core.settings import Settings
 from a2rl.grading.baseline import load_or_grade
 from a2rl.grading.dependencies import baseline_key
 from a2rl.grading.grades import grade_job
-from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, selected_ids
+from a2rl.grading.job import GradeJob, GradeResult, ids_of_job, ids_of_run, selected_ids
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord
-from tests.run_maker import grade_result, item_results
+from tests.run_maker import grade_result, item_results, make_run
 
 SEEDS = 4
 
@@ -91,6 +92,35 @@ def test_a_baseline_that_its_judge_failed_is_graded_again(job: GradeJob, setting
     with pytest.raises(InfrastructureError, match="HTTP 503"):
         load_or_grade(job, {"model": "m"}, settings, grade)
     assert not load_or_grade(job, {"model": "m"}, settings, grade).reused
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_baseline_that_lacks_a_half_is_graded_again(
+    stored: bool, settings: Settings, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a run with other halves has stored. Of ten items, one may be errored, and of five, none."""
+    run = make_run(settings, base_model, items=10, started=False)
+    failed = ids_of_run(run.spec, run.need("setup", SetupRecord).hidden, "private")[0]
+    tries: list[str] = []
+
+    def grade(job: GradeJob, *_: object) -> GradeResult:
+        tries.append(failed)
+        errored = {"verdict": "errored", "value": 0.0, "reason": "HTTP 503"}
+        items = [item.model_copy(update=errored if item.id == failed else {}) for item in graded(job).items]
+        return grade_result(tuple(items), 0.1)
+
+    monkeypatch.setattr(stages.baseline, "grade_on_all_gpus", grade)
+    run.record_path("baseline").unlink()
+    if stored:
+        with monkeypatch.context() as other:
+            other.setattr(stages.baseline, "load_or_grade", lambda *given: load_or_grade(*given[:4]))
+            stages.baseline.baseline(run, settings)
+        run.record_path("baseline").unlink()
+    with pytest.raises(InfrastructureError, match="private half: 1 of 5 items could not be judged"):
+        stages.baseline.baseline(run, settings)
+    assert len(tries) == 1 + stored
+    failed = ""
+    assert stages.baseline.baseline(run, settings).private.score is not None
 
 
 def test_a_baseline_that_somebody_grades_for_ever_is_an_error(
