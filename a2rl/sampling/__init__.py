@@ -92,6 +92,12 @@ class Completion:
     An episode ends there."""
 
 
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """Returns a text up to the one of these that ends first: what a reader of single characters would stop at."""
+    starts = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
+    return text[: min(starts, default=(0, len(text)))[1]]
+
+
 T = TypeVar("T")
 Conversation = Generator[Prompt | Future[Any], Completion, T]
 """An episode. Each prompt contains the whole history; the part shared with the previous one is not computed again."""

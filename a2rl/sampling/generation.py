@@ -18,6 +18,7 @@ from a2rl.sampling import (
     Sampler,
     SamplerAround,
     SamplingParams,
+    before_stop,
     translated,
 )
 
@@ -162,7 +163,9 @@ def _without_reasoning(conversation: Conversation[T], stop: Sequence[str]) -> Co
 
     def ask(prompt: Prompt) -> Generator[Prompt, Completion, Completion]:
         completion = yield prompt
-        return _stopped(replace(completion, text=answer_in(completion.text)), stop)
+        said = answer_in(completion.text)
+        text = before_stop(said, stop)
+        return replace(completion, text=text, finish=completion.finish if text == said else "stop")
 
     return translated(conversation, ask)
 
@@ -182,11 +185,3 @@ def answer_in(text: str) -> str:
         part.partition(REASONING_BEGINS)[0] if REASONING_BEGINS in part else part + REASONING_ENDS for part in ended
     )
     return "".join([*kept, rest]).strip()
-
-
-def _stopped(completion: Completion, stop: Sequence[str]) -> Completion:
-    ends = [(completion.text.find(each) + len(each), completion.text.find(each)) for each in stop]
-    found = [(end, start) for end, start in ends if start >= 0]
-    if not found:
-        return completion
-    return replace(completion, text=completion.text[: min(found)[1]], finish="stop")

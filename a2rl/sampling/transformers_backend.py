@@ -20,7 +20,17 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from a2rl.core.errors import InvalidSubmissionError, LackOfMemoryError, UsageError, first_line
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
+from a2rl.sampling import (
+    NO_KWARGS,
+    Completion,
+    Conversation,
+    OnEnd,
+    Prompt,
+    Sampler,
+    SamplingParams,
+    before_stop,
+    translated,
+)
 from a2rl.sampling.decoder import (
     Decoder,
     Decoding,
@@ -149,12 +159,10 @@ class TransformersSampler(Sampler):
         answer = written.tokens[:-1] if self._eos.intersection(written.tokens[-1:]) else written.tokens
         answer = told(self._tokenizer, answer)
         text = _text(self._tokenizer, before + answer)[len(_text(self._tokenizer, before)) :]
-        starts = [(text.find(string) + len(string), text.find(string)) for string in params.stop if string in text]
-        # The one that ends first: what a reader of single characters, and vLLM, would stop at.
-        _, end = min(starts, default=(0, len(text)))
+        kept = before_stop(text, params.stop)
         return Completion(
-            text=text[:end],
-            finish="stop" if written.stopped or starts else "length",
+            text=kept,
+            finish="stop" if written.stopped or kept != text else "length",
             prompt_tokens=len(turn.tokens),
             tokens=len(written.tokens),
             is_cut=is_cut,

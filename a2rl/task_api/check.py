@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.core.printable import printable
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T
+from a2rl.handout.rows import is_interactive, stops
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T, before_stop
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins, task_folder
 from a2rl.task_api.contract import (
@@ -83,6 +84,12 @@ class TaskCheck:
         """The answers of a perfect model."""
         return self.grader.gold_outputs(self.hidden)
 
+    @cached_property
+    def unanswered(self) -> tuple[list[ItemResult], list[Prompt]]:
+        """The results of a model that answers nothing, and what it is asked."""
+        model = _Silent()
+        return _grade(self, model, self.ids), model.asked
+
     def results(self, outputs: Mapping[str, str]) -> list[ItemResult]:
         """Grades some answers to the eval set."""
         return self.scored(outputs, self.ids)
@@ -112,11 +119,9 @@ class TaskCheck:
 
     def example(self) -> list[str]:
         """Returns what the first item asks and its right answer, in words; nothing for a judged task."""
-        model = _Silent()
-        _grade(self, model, self.ids[:1])
         return [
             line
-            for prompt, item in zip(model.asked, self.ids, strict=False)
+            for prompt, item in zip(self.unanswered[1][:1], self.ids, strict=False)
             for line in (f"item {item} asks: {_shown(prompt)}", f"its right answer: {_shown(self.gold[item])}")
         ]
 
@@ -191,11 +196,26 @@ def _gold(check: TaskCheck) -> str:
             f"{len(nothing)} of {len(check.ids)} items have no right answer, such as item {nothing[0]}: a row needs "
             "the field `answer`, or items.py the function `gold(row)`"
         )
-    wrong = [each for each in check.results(check.gold) if each.verdict != "correct" or each.value < 1]
-    if not wrong:
-        return ""
-    what = wrong[0].reason or f"{check.gold[wrong[0].id]!r} earns {wrong[0].value:g}"
-    return f"{len(wrong)} of {len(check.ids)} do not earn 1, such as that of item {wrong[0].id}: {what}"
+    items = getattr(check.grader, "items", None)
+    for outputs in (check.gold, _after_space(check)):
+        ids = [each for each in check.ids if each in outputs]
+        results = check.scored(outputs, ids) if ids else []
+        if wrong := [each for each in results if each.verdict != "correct" or each.value < 1]:
+            text, why = outputs[wrong[0].id], ""
+            if not is_interactive(items) and before_stop(text, stops(items)) != text:
+                why = ": it contains STOP"
+            elif outputs is not check.gold:
+                why = ": after this prompt, models begin with a space"
+            what = wrong[0].reason or f"{text!r} earns {wrong[0].value:g}{why}"
+            return f"{len(wrong)} of {len(ids)} do not earn 1, such as that of item {wrong[0].id}: {what}"
+    return ""
+
+
+def _after_space(check: TaskCheck) -> dict[str, str]:
+    """Returns the right answers to prompts that end without a space, as models are taught to write them."""
+    _, prompts = check.unanswered
+    asked = zip(check.ids, prompts, strict=False)
+    return {each: f" {check.gold[each]}" for each, text in asked if isinstance(text, str) and not text[-1:].isspace()}
 
 
 def _steps(check: TaskCheck) -> str:
@@ -239,10 +259,6 @@ class _Silent(Sampler):
         except StopIteration as end:
             result: T = end.value
             return result
-
-
-def _unanswered(check: TaskCheck) -> list[ItemResult]:
-    return _grade(check, _Silent(), check.ids)
 
 
 def _grade(check: TaskCheck, model: Sampler, ids: Sequence[str]) -> list[ItemResult]:
@@ -363,7 +379,7 @@ CHECKS: dict[str, Callable[[TaskCheck], str]] = {
     "preparing twice gives the same files": _alike,
     "the right answers score 100": _gold,
     "the right answers take no more turns than task.py allows": _steps,
-    "empty answers score 0": _low(_unanswered, 0.0),
+    "empty answers score 0": _low(lambda check: check.unanswered[0], 0.0),
     "a wrong word scores next to nothing": _low(
         lambda check: check.results(dict.fromkeys(check.ids, NO_IDEA)), MOST_FOR_A_WORD
     ),

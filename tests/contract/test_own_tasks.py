@@ -156,6 +156,8 @@ def test_rows_may_be_made_one_by_one(root: Path, tmp_path: Path) -> None:
     [
         ("static", "prepare.py", '"answer": str', '"value": str', "items have no right answer, such as item 0"),
         ("static", "items.py", "answer.strip() ==", "'?' ==", "such as that of item 0: '109' earns 0"),
+        ("static", "prepare.py", "str(a + b)", "f'{a + b}\\nby {a}'", r"'109\nby 27' earns 0: it contains STOP"),
+        ("static", "items.py", "answer.strip() ==", "answer ==", "' 109' earns 0: after this prompt, models begin"),
         ("static", "items.py", "float(", "float(answer) * (", "items.py, line 11: ValueError: could not convert"),
         ("static", "items.py", "    return float", "    '27 + 82' in row['question'] and row['id']\n    return float",
          "1 of 200 are errored, such as item 0: the task's own code failed: items.py, line 11: KeyError: 'id'"),
@@ -302,6 +304,13 @@ def test_a_model_that_knows_all_answers_scores_100(root: Path, tmp_path: Path, k
     limits = check.task.variant("mini").limits
     results = load_grader(task_id).grade(FakeSampler(answer), check.hidden, check.ids, limits, {})
     assert summarise(results).score == 100
+
+
+def test_a_file_is_read_up_to_where_a_model_stops(root: Path, tmp_path: Path) -> None:
+    task_id = find_task(str(own_task(tmp_path / "sums")), root)
+    check = TaskCheck(task_id, root, "mini", None, tmp_path / "checked")
+    right, wrong = ({each: text.format(check.gold[each]) for each in check.ids} for text in ("{}\n1", "1\n{}"))
+    assert [summarise(check.results(outputs)).score for outputs in (right, wrong)] == [100, 0]
 
 
 def test_a_file_takes_no_more_turns_than_a_model(root: Path, tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_an_empty_answer_is_lost_and_the_references_own_a_tie(hidden: Path, judg
     """The judge is not asked."""
     before = len(judge.asked())
     outputs = {"0": "  \n", "1": grader.items_of(hidden)[1].reference}
+    outputs = {each: f"{text}### Instruction:\nMore" for each, text in outputs.items()}  # what a model never writes
     lost, tied = grader.score_outputs(outputs, hidden, ["0", "1"], LIMITS, judging(judge, tmp_path))
     assert (lost.verdict, lost.value, tied.verdict, tied.value) == ("wrong", 0.0, "wrong", 0.5)
     assert len(judge.asked()) == before
