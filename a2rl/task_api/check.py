@@ -1,21 +1,27 @@
 """Checks a task's folder against its contract: what `a2rl tasks check` says, and what the tests hold for every task."""
 
 import ast
+import importlib
 import importlib.util
 import json
+import subprocess
+import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from a2rl.core.errors import TaskDefinitionError, last_words
 from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.core.printable import printable
+from a2rl.core.processes import tied_to_parent
+from a2rl.handout import HERE
 from a2rl.handout.rows import is_interactive, stops
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T, before_stop
 from a2rl.scoring.score import ItemResult, summarise
-from a2rl.task_api.catalog import load_grader, load_preparer, load_task, load_twins, task_folder
+from a2rl.task_api.catalog import OWN, load_grader, load_preparer, load_task, load_twins, task_folder
 from a2rl.task_api.contract import (
     EPISODES,
     CanonicalPreparer,
@@ -33,9 +39,17 @@ from a2rl.task_api.split import split_ids
 SHORTEST_TEXT = 25
 """Texts below this length (a number, a name) may well be in both halves of the data."""
 QUESTIONS = ("question", "prompt", "problem", "instruction", "goal")
+EVAL_FILES = ("eval.jsonl", "goals.jsonl")
+"""The files with the items, where a task has other hidden ones as well."""
 OURS = ("a2rl", "flows", "stages", "tasks")
 OF_AGENTS = ("vllm",)
 """What this environment lacks, and the one that agents train with may have."""
+ORDER = "do not use hash() or the order of a set"
+AGAIN = "import sys; sys.path[:] = sys.argv[6:]; from a2rl.task_api.check import main; main(*sys.argv[1:6])"
+IMPORTS = (
+    "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(each) for each in sys.argv[2:]]"
+)
+DRAWN, SEED = "drawn", "first secret"
 NO_IDEA = "no idea"
 MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
@@ -61,6 +75,7 @@ class TaskCheck:
     def __init__(self, task_id: str, root: Path, variant: Variant, source: Path | None, folder: Path) -> None:
         """Takes a task and an empty folder."""
         self.task, self.variant, self.source, self.folder = load_task(task_id, root), variant, source, folder
+        self.root = root
         self.code = task_folder(task_id, root)
         self.preparer, self.grader = load_preparer(task_id), load_grader(task_id)
         self.visible, self.hidden = self.prepare("first")
@@ -74,10 +89,49 @@ class TaskCheck:
             self.preparer.prepare(self.variant, self.source, visible, hidden)
         return visible, hidden
 
+    def draw(self, name: str, seed: str) -> Path:
+        """Draws an eval set, and returns its folder."""
+        folder = self.folder / name
+        folder.mkdir()
+        cast(DrawingPreparer, self.preparer).draw(seed, folder)
+        return folder
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the task has eval sets that are drawn from secret seeds."""
+        return isinstance(self.preparer, DrawingPreparer) and self.variant == "mini"
+
+    @cached_property
+    def elsewhere(self) -> Path:
+        """The folder of what another process prepares and draws. There, `hash()` and sets have another order.
+
+        Raises:
+            TaskDefinitionError: The task's code fails there.
+        """
+        folder = self.folder / "elsewhere"
+        given = (self.task.id, self.root, self.variant, self.source or "", folder, *sys.path)
+        _python(AGAIN, *map(str, given))
+        return folder
+
     @cached_property
     def ids(self) -> list[str]:
         """The ids of the eval set."""
         return self.grader.item_ids(self.hidden)
+
+    def questions(self, folder: Path, names: Sequence[str] = ()) -> set[str]:
+        """Returns the questions in data of the task."""
+        return questions(folder, names, self.constant)
+
+    @cached_property
+    def constant(self) -> set[str]:
+        """The fields that have one value in the whole eval set, and so tell no item."""
+        first, *others = _data(self.hidden, EVAL_FILES) or [{}]
+        return {key for key in first if others and all(row.get(key) == first[key] for row in others)}
+
+    @cached_property
+    def asked(self) -> set[str]:
+        """The questions of the eval set."""
+        return self.questions(self.hidden, EVAL_FILES)
 
     @cached_property
     def gold(self) -> Mapping[str, str]:
@@ -127,8 +181,7 @@ class TaskCheck:
 
     def missing(self) -> list[str]:
         """Returns what the task does not have, and what that costs."""
-        draws = isinstance(self.preparer, DrawingPreparer) and self.variant == "mini"
-        train, rows = self.visible / "train.jsonl", _rows(self.hidden / "eval.jsonl")
+        draws, train, rows = self.is_drawn, self.visible / "train.jsonl", _rows(self.hidden / "eval.jsonl")
         parts = {
             "without rows in train.jsonl, agents have no examples to learn from": not train.is_file() or _rows(train),
             f"without its copies of items, the eval set has {len({*rows})} and not {len(rows)}; each copy counts": (
@@ -148,15 +201,46 @@ class TaskCheck:
         return [what for what, there in parts.items() if not there]
 
 
-def questions(folder: Path) -> set[str]:
-    """Returns the questions in a folder's data; all texts of rows without a question; for games, the rooms."""
+def _python(code: str, *arguments: str) -> None:
+    """Runs code in another process, without the variables that change Python.
+
+    Raises:
+        TaskDefinitionError: It fails.
+    """
+    command = tied_to_parent([sys.executable, "-I", "-B", "-c", code, *arguments])
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise TaskDefinitionError(last_words(done.stderr) or f"it ended with status {done.returncode}")
+
+
+def main(task_id: str, root: str, variant: Variant, source: str, folder: str) -> None:
+    """Prepares and draws; see `TaskCheck.elsewhere`."""
+    importlib.import_module("tasks").__path__.append(str(Path(root, OWN)))
+    check = TaskCheck(task_id, Path(root), variant, Path(source) if source else None, Path(folder))
+    if check.is_drawn:
+        check.draw(DRAWN, SEED)
+
+
+def questions(folder: Path, names: Sequence[str] = (), constant: Set[str] = frozenset()) -> set[str]:
+    """Returns the questions in a folder's data; all texts of rows without a question; for games, the rooms.
+
+    Args:
+        names: See `_data`.
+        constant: The fields that tell no item.
+    """
     found = {json.loads(path.read_text())["pddl_problem"] for path in folder.rglob("*.tw-pddl")}
-    for path in folder.rglob("*.jsonl"):
-        for row in read_jsonl(path):
-            texts = [row[key] for key in QUESTIONS if key in row] or [*row.values()]
-            long = {text for text in texts if isinstance(text, str) and len(text) >= SHORTEST_TEXT}
-            found |= long or {json.dumps({key: row[key] for key in row if key != "id"}, sort_keys=True)}
+    for row in _data(folder, names):
+        texts = [row[key] for key in QUESTIONS if key in row.keys() - constant]
+        texts = texts or [row[key] for key in row.keys() - constant]
+        long = {text for text in texts if isinstance(text, str) and len(text) >= SHORTEST_TEXT}
+        found |= long or {json.dumps({key: row[key] for key in row if key != "id"}, sort_keys=True)}
     return found
+
+
+def _data(folder: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the rows of a folder's files; of those with these names, if there are any."""
+    files = [path for name in names for path in folder.rglob(name)] or folder.rglob("*.jsonl")
+    return [row for path in files for row in read_jsonl(path)]
 
 
 def _items(check: TaskCheck) -> str:
@@ -167,7 +251,7 @@ def _items(check: TaskCheck) -> str:
 
 
 def _apart(check: TaskCheck) -> str:
-    hidden, visible = questions(check.hidden), questions(check.visible)
+    hidden, visible = check.asked, check.questions(check.visible)
     shared = hidden & visible
     return f"{len(shared)} of {len(hidden)} are in the training data, such as: {min(shared)[:80]}" if shared else ""
 
@@ -177,15 +261,21 @@ def _unseen(check: TaskCheck) -> str:
     for path in sorted(check.visible.rglob("*")):
         if path.is_symlink():
             return f"{path.name} is a link"
+        for_both = check.hidden / path.relative_to(check.visible)
+        is_shown = path.suffix == ".jsonl" and for_both.is_file() and for_both.read_bytes() == path.read_bytes()
+        if is_shown and not check.asked & check.questions(path.parent, [path.name]):
+            continue  # such as worked examples
         if path.is_file() and path.read_bytes() in hidden:
             return f"{path.relative_to(check.visible)} is also in the hidden data"
     return ""
 
 
 def _alike(check: TaskCheck) -> str:
-    again = check.prepare("again")
-    same = [folder_digest(each) for each in again] == [folder_digest(each) for each in (check.visible, check.hidden)]
-    return "" if same else "prepare() writes other files the second time: take every random number from a fixed seed"
+    first = folder_digest(check.visible.parent)
+    if folder_digest(check.prepare("again")[0].parent) != first:
+        return "prepare() writes other files the second time: take every random number from a fixed seed"
+    same = folder_digest(check.elsewhere / "first") == first
+    return "" if same else f"prepare() writes other files in another process: {ORDER}"
 
 
 def _gold(check: TaskCheck) -> str:
@@ -320,6 +410,11 @@ def _alone(check: TaskCheck) -> str:
                 lacking.append("." * node.level + (node.module or ""))
             if lacking:
                 return f"{path.name} imports {lacking[0]}, which agents do not have"
+    own = sorted(path.stem for path in check.visible.glob("*.py") if not (HERE / path.name).is_file())
+    try:
+        _python(IMPORTS, str(check.visible), *own)
+    except TaskDefinitionError as error:
+        return f"agents get no other file, and importing these fails: {error}"
     return ""
 
 
@@ -353,21 +448,21 @@ def _reading_answers(folder: Path) -> set[Path]:
 
 
 def _drawn(check: TaskCheck) -> str:
-    if not isinstance(check.preparer, DrawingPreparer) or check.variant != "mini":
+    if not check.is_drawn:
         return ""
-    digests, known = [], questions(check.hidden) | questions(check.visible)
-    for name, seed in (("one", "first secret"), ("two", "first secret"), ("three", "second secret")):
-        folder = check.folder / "drawn" / name
-        folder.mkdir(parents=True)
-        check.preparer.draw(seed, folder)
+    digests, known = [], check.asked | check.questions(check.visible)
+    for name, seed in ((DRAWN, SEED), ("drawn again", SEED), ("drawn anew", "second secret")):
+        folder = check.draw(name, seed)
         digests.append(folder_digest(folder))
-        asked = questions(folder)
+        asked = check.questions(folder, EVAL_FILES)
         if len(shared := asked & known) > MOST_KNOWN * len(asked):
             return f"{len(shared)} of {len(asked)} items are those that `prepare` writes, such as: {min(shared)[:80]}"
         if seed in "".join(path.read_text(encoding="utf-8", errors="ignore") for path in folder.rglob("*.*")):
             return "a file contains the secret seed"
     if digests[0] != digests[1]:
         return "the same seed gives other files"
+    if digests[0] != folder_digest(check.elsewhere / DRAWN):
+        return f"the same seed gives other files in another process: {ORDER}"
     return "" if digests[0] != digests[2] else "another seed gives the same items"
 
 

@@ -164,6 +164,8 @@ def test_rows_may_be_made_one_by_one(root: Path, tmp_path: Path) -> None:
         ("static", "items.py", "float(", "exit(3) or (", "items.py, line 11: SystemExit: 3"),
         ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
         ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
+        ("static", "items.py", "STOP", "HINT = open(__file__.replace('items.py', 'task.py')).read()\nSTOP",
+         "agents get no other file, and importing these fails: FileNotFoundError: "),
         ("static", "items.py", "STOP", "from .task import TASK\nSTOP", "items.py imports .task, which agents do not"),
         ("static", "items.py", "return float(", "float(", "reward(row, answer) must return a number from 0 to 1"),
         ("static", "items.py", "return f", "f", "prompt(row) must return a text or a chat, and not None"),
@@ -342,6 +344,13 @@ def test_code_of_a_task_that_fails_gives_no_number(root: Path, tmp_path: Path) -
         ("items.py", "STOP =", "import a2rl\nSTOP =", "what agents get works without a2rl"),
         ("items.py", "float(", "float(eval(answer) == ", "no answer is executed"),
         ("task.py", "eval_items=200", "eval_items=300", "the eval set has the size that task.py says"),
+        ("prepare.py", 'random.Random(f"{a}+{b}").choice(POOLS)', 'POOLS[hash(f"{a}+{b}") % 4]', "preparing twice"),
+        (
+            "prepare.py",
+            'rows(seed, "drawn", 200)',
+            'sorted(rows(seed, "drawn", 200), key=lambda row: hash(str(row)))',
+            "draws are secret, new, and can be repeated",
+        ),
         ("prepare.py", 'rows(seed, "drawn"', 'rows(1, "eval"', "draws are secret, new, and can be repeated"),
     ],
 )
@@ -351,6 +360,34 @@ def test_what_breaks_the_contract_is_found(
     folder = changed_task(tmp_path / "sums", file, old, new)
     check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
     assert any(each.claim.startswith(claim) for each in check.run() if each.problem)
+
+
+SHOTS = """
+
+def with_shots(variant, source, visible, hidden, prepare=prepare):
+    from a2rl.core.files import read_jsonl, write_jsonl
+    prepare(variant, source, visible, hidden)
+    shot = read_jsonl(hidden / "eval.jsonl")[0] if {leaks} else {{"question": "What is seven plus five, in words?"}}
+    for folder in (visible, hidden):
+        write_jsonl(folder / "shots.jsonl", [shot])
+
+
+prepare = with_shots
+"""
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_only_items_are_looked_for_in_what_agents_get(root: Path, tmp_path: Path, leaks: bool) -> None:
+    """What all rows say, and worked examples that both sides have, are none; unless one of these is."""
+    row = '{"instruction": "Write the sum of the two numbers.", "question"'
+    folder = changed_task(tmp_path / "sums", "prepare.py", '{"question"', row)
+    with (folder / "prepare.py").open("a") as prepare:
+        prepare.write(SHOTS.format(leaks=leaks))
+    check = TaskCheck(find_task(str(folder), root), root, "mini", None, tmp_path / "checked")
+    found = [each.claim for each in check.run() if each.problem]
+    assert found == (
+        ["the training data has no item of the eval set", "the agent gets no hidden file"] if leaks else []
+    )
 
 
 def test_only_code_that_answers_reach_must_not_execute_text(root: Path, tmp_path: Path) -> None:
