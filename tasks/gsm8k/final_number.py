@@ -1,10 +1,11 @@
 r"""Reads the final number of a solution, as a careful person reads it.
 
 The rule: thoughts, what follows the model's turn or "Question:", and what the text takes back ("Wait, ...") do not
-count. The answer is the number that is stated last: after "####", in \boxed{}, or after words such as "the answer is"
-or "Answer:". A heading is no answer, but what stands below the heading "Answer" is one; "#### 18" closes the solution.
-If nothing is stated, the last number is the answer (of its sentence, the one in bold). Of a calculation, the result
-counts. Where several numbers are offered ("17 or 18"), there is no answer.
+count; a "Wait" that neither a number nor a doubt follows takes nothing back. The answer is the number that is stated
+last: after "####", in \boxed{}, or after words such as "the answer is" or "Answer:". A heading is no answer, but what
+stands below the heading "Answer" is one; "#### 18" closes the solution. If nothing is stated, the last number is the
+answer (of its sentence, the one in bold). Of a calculation, the result counts. Where several numbers are offered ("17
+or 18"), there is no answer.
 
     final_number("#### Step 1: 16 - 7 = 9\n#### Answer\nShe makes **$18**.\n\nDo you have 2 more questions?")    # 18.0
 
@@ -48,6 +49,7 @@ _MARKUP = [
     (_BOXED, rf"{_BOX}\1\n"),
     (r"\{,\}", ","),
     (r"\\(?:times|cdot)\b", "*"),
+    (r"\\div\b", "/"),
     (r"\\approx\b", "="),
     (r"\\([$%#&])|\\(?:[a-zA-Z]+|[^\w\n])|~", r" \1"),
     ("####", "\n####"),
@@ -76,6 +78,12 @@ _PLACE = re.compile(r"^\W*(?:(?:step|part|phase|stage|section|day) ?\d+\b ?[:.)-
 _SENTENCE_END = re.compile(rf"(?<=[.!?])[\s{_BOLD}]+(?=[^\W\d_a-z]|[{_BOLD}{_BOX}#])")
 _UNIT = r"\s*(?:[^\W\d]+\s+){0,2}"
 _OPERATOR = re.compile(rf"[\s{_BOLD}]*{_UNIT}(?:[+*/^]|x\s|-\s)\s*[({_BOLD}]*{_MONEY}\d", re.IGNORECASE)
+_CALCULATION = re.compile(
+    r"(?:(?!\b(?:because|since|so|as|if|when|where|which|and|or|but|then)\b)(?:[^=,;:()\[\].]|\.(?=\d)))*"
+    rf"=(?={_MARKS}{_ABOUT}{_MARKS}{_N})",
+    re.IGNORECASE,
+)
+_TWO_NUMBERS = re.compile(r"\d[^\d.]+\.?\d")
 _OFFERED = re.compile(
     rf"{_N}{_MARKS}(?:\s*(?:[^\W\d]+[,;\s]+){{0,2}}[,;(\s]*\b(?:or|maybe|perhaps|possibly)\s+(?:\w+\s+)?[{_BOLD}{_BOX}]*|(?:and|&)\s+)({_N})|{_N}(?:\s*,\s*{_N})+(?:,?\s*(?:or|and)\s+{_N})?(?=\W*\Z)",
     re.IGNORECASE,
@@ -84,11 +92,13 @@ _CLOSING = re.compile(rf"{_MARKS}{_N}[\s{_BOLD}.%$!)\]]*")
 _NOT = re.compile(r"(?:\bnot|n't) (?:be |equal to )?$", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
     r"(?:^|[.!?(\n-])[ \x02]{0,3}(?:(?:but|oh|hmm+|oops|ah)\W{1,5})?"
-    r"(?:wait|oops|correction|actually|no|scratch that|on second thought)(?= ?[,.!:;-])"
+    r"(?:(?P<pause>wait|actually)|oops|correction|no|scratch that|on second thought)(?= ?[,.!:;-])"
     r"|\b(?:that|this|it|which|answer|above)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
     r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong)",
     re.IGNORECASE,
 )
+_SETTLING = re.compile(r"\d|n't\b|\b(?:no|nope|not|wrong|incorrect|mistaken?|error|oops|forgot)\b", re.IGNORECASE)
+"""What makes more of "Wait" than a pause, if it comes behind it."""
 _GUESS = re.compile(
     r"\b(?:(?:it|this|that|answer|result|number|total) (?:could|might|may)(?: also)? be"
     r"|maybe|perhaps|possibly|alternatively)\b",
@@ -127,7 +137,8 @@ def _readable(text: str) -> str:
         text = re.sub(pattern, plain, text)
     text = _SEPARATED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _DECIMAL_COMMA.sub(".", text)
-    taken_back = [found.end() for found in _TAKEN_BACK.finditer(text)]
+    settled = max((found.end() for found in _SETTLING.finditer(text)), default=0)
+    taken_back = [found.end() for found in _TAKEN_BACK.finditer(text) if found.start() < settled or not found["pause"]]
     return text[taken_back[-1] :] if taken_back else text
 
 
@@ -171,13 +182,19 @@ def _read(phrase: str, anywhere: bool) -> float | None:
     """Reads the number that a phrase states: at its beginning, as its result, or else, if wanted, anywhere in it."""
     sentence = _SENTENCE_END.split(phrase[:WINDOW], maxsplit=1)[0]
     directly = _DIRECTLY.match(sentence)
-    if directly and not _OPERATOR.match(sentence, directly.end()):
+    if directly and not _is_calculated(sentence, directly):
         return _chosen(sentence, directly.start(1))
     results = [_DIRECTLY.match(sentence, found.end()) for found in _RESULT.finditer(sentence)]
     starts = [result.start(1) for result in results if result and not _OPERATOR.match(sentence, result.end())]
     if starts:
         return _chosen(sentence, starts[-1])
     return SEVERAL if directly else _last([sentence]) if anywhere else None
+
+
+def _is_calculated(sentence: str, number: re.Match[str]) -> bool:
+    """Says whether a number only begins a calculation."""
+    calculation = _CALCULATION.match(sentence, number.start(1))
+    return bool(_OPERATOR.match(sentence, number.end()) or (calculation and _TWO_NUMBERS.search(calculation[0])))
 
 
 def _last(lines: Sequence[str]) -> float | None:
