@@ -30,7 +30,7 @@ from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir
 from a2rl.run.inputs import hidden_of
 from a2rl.task_api.catalog import load_services, load_task
-from a2rl.task_api.contract import AgentServices, NotForAgentError, SearchResults
+from a2rl.task_api.contract import AgentServices, NotForAgentError, SearchResults, UnaskedError
 
 SEARCH, JUDGE = "/search", "/judge"
 USAGES = {
@@ -119,6 +119,8 @@ class CountedServices:
         except (NotForAgentError, SpendLimitError) as error:
             return 403, {"error": str(error)}
         except A2rlError as error:
+            if isinstance(error, UnaskedError):
+                self._account.give_back(kind)
             return 503, {"error": str(error)}
 
 

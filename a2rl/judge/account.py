@@ -82,6 +82,11 @@ class Account:
             database.execute(INSERT, (time.time(), kind, "", 0, 0, 0.0))
             return True
 
+    def give_back(self, kind: Kind) -> None:
+        """Removes one use of this kind that was taken."""
+        with self._open() as database:
+            database.execute("DELETE FROM uses WHERE rowid = (SELECT max(rowid) FROM uses WHERE kind = ?)", (kind,))
+
     def use(self, kind: Kind | None = None) -> Use:
         """Returns what was used of a kind, or of all kinds together."""
         if not self._path.exists():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkab
 
 from pydantic import Field, ValidationError
 
-from a2rl.core.errors import A2rlError, TaskDefinitionError, UsageError, unknown_name
+from a2rl.core.errors import A2rlError, InfrastructureError, TaskDefinitionError, UsageError, unknown_name
 from a2rl.core.files import StrictModel, validation_message
 from a2rl.core.hub import DataSource
 from a2rl.core.printable import printable
@@ -195,6 +195,10 @@ class Grader(Protocol):
 
 class NotForAgentError(Exception):
     """An agent asked its services for something that they must not answer; the text says why."""
+
+
+class UnaskedError(InfrastructureError):
+    """A service has refused an agent's request for now, without asking anybody: it takes nothing from the quota."""
 
 
 class SearchResults(NamedTuple):

@@ -14,8 +14,10 @@ reveal answers otherwise are not detected; the recording shows them.
 """
 
 import json
+import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -62,6 +64,10 @@ Ask = Callable[[str], Future[Sequence[Hit]]]
 
 class SearchError(Exception):
     """A search got no answer; the text is the reason."""
+
+
+class NotAskedError(SearchError):
+    """The engine was not asked, because it has failed too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,9 @@ class RetryPolicy:
     backoff_s: float = 1.0
     """Longest wait before the second attempt; doubles with each attempt."""
     failures_allowed: int = 20
-    """After more consecutive failed queries the engine is no longer asked."""
+    """After more consecutive failed queries the engine is no longer asked..."""
+    pause_s: float = math.inf
+    """...until so many seconds have passed, and then with one query."""
 
 
 RETRIES = RetryPolicy()
@@ -141,6 +149,7 @@ class WebSearch(AbstractContextManager["WebSearch"]):
         self._http = httpx.Client(timeout=retries.timeout_s, follow_redirects=True)
         self._closing = threading.Event()
         self._failures: list[str] = []
+        self._paused_until = 0.0
 
     def __call__(self, query: str) -> list[Hit]:
         """Returns the results of a query. Raises SearchError."""
@@ -148,13 +157,15 @@ class WebSearch(AbstractContextManager["WebSearch"]):
             return []
         retries = self._retries
         failures = list(self._failures)  # other threads may clear the list
-        if len(failures) > retries.failures_allowed:
-            raise SearchError(f"not asked, because {len(failures)} queries in a row have failed: {failures[0]}")
+        if len(failures) > retries.failures_allowed and time.monotonic() < self._paused_until:
+            raise NotAskedError(f"not asked, because {len(failures)} queries in a row have failed: {failures[-1]}")
+        self._paused_until = time.monotonic() + retries.pause_s  # for the others, while this one is asked
         try:
             hits = retry_request(lambda: self._ask(query), retries.attempts, retries.backoff_s, self._closing.wait)
         except (RetryableError, SearchError) as failure:
             reason = f"{self._engine.name}: {failure}"[:REASON_SHOWN]
             self._failures.append(reason)
+            self._paused_until = time.monotonic() + retries.pause_s
             raise SearchError(reason) from failure
         self._failures.clear()
         return hits
@@ -203,8 +214,10 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 
 @contextmanager
-def open_search(hidden: Path, options: Options, settings: Settings, failures_allowed: int) -> Iterator[Ask]:
-    """Opens the search that the options name.
+def open_search(
+    hidden: Path, options: Options, settings: Settings, failures_allowed: int, pause_s: float = math.inf
+) -> Iterator[Ask]:
+    """Opens the search that the options name; see `RetryPolicy`.
 
     Raises:
         UsageError: the data has no pages, or the engine's key or URL is not set.
@@ -226,9 +239,8 @@ def open_search(hidden: Path, options: Options, settings: Settings, failures_all
         threads = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS)
         stack.callback(threads.shutdown, cancel_futures=True)
         # Closed first, which ends its pending requests.
-        live = stack.enter_context(
-            WebSearch(_engine(engine, settings), replace(RETRIES, failures_allowed=failures_allowed))
-        )
+        retries = replace(RETRIES, failures_allowed=failures_allowed, pause_s=pause_s)
+        live = stack.enter_context(WebSearch(_engine(engine, settings), retries))
         yield lambda query: threads.submit(_recorded, query, engine, store, live)
 
 

@@ -18,15 +18,16 @@ from a2rl.core.settings import Settings
 from a2rl.judge.client import Judge
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.task_api.contract import NotForAgentError, Options, SearchResults, Variant
+from a2rl.task_api.contract import NotForAgentError, Options, SearchResults, UnaskedError, Variant
 from tasks.deepsearchqa.annotator import Answered, question
 from tasks.deepsearchqa.research import Hit, compare, read_questions
-from tasks.deepsearchqa.search import QUOTED_WORDS, SHOWN, Ask, Quotes, SearchError, is_leak, open_search
+from tasks.deepsearchqa.search import QUOTED_WORDS, SHOWN, Ask, NotAskedError, Quotes, SearchError, is_leak, open_search
 
 WHOLE = 10**6
 """More words than a question has."""
 FAILURES_ALLOWED = 20
-"""After more consecutive failed searches the engine is no longer asked."""
+PAUSE_S = 60.0
+"""After more consecutive failed searches, the engine is asked once in so many seconds until it answers."""
 LONGEST_TEXT = 2000
 """The largest part of a title, snippet or address that is passed on; the model is shown less."""
 OF_EVAL_SET = "this is a question of the eval set: search and judge are for the training questions"
@@ -49,6 +50,8 @@ class Services:
         searching: Future[Sequence[Hit]] = self._ask(query)
         try:
             hits = searching.result()
+        except NotAskedError as failure:
+            raise UnaskedError(f"the search failed: {failure}") from failure
         except SearchError as failure:
             raise InfrastructureError(f"the search failed: {failure}") from failure
         clean = [hit for hit in hits if not is_leak(hit, "") and not self._any.occur_in(f"{hit.title} {hit.snippet}")]
@@ -82,7 +85,7 @@ def open_services(
         # Its eval set is about a world of its own; its questions share long runs of words, so only whole ones count.
         options, pages, quoted_words = {**options, "search": "pages"}, visible, WHOLE
     with ExitStack() as stack:
-        ask = stack.enter_context(open_search(pages, options, settings, FAILURES_ALLOWED))
+        ask = stack.enter_context(open_search(pages, options, settings, FAILURES_ALLOWED, PAUSE_S))
         judge = stack.enter_context(open_judge(judging)) if judging else None
         yield Services(visible, hidden, quoted_words, ask, judge)
 

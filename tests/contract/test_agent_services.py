@@ -30,6 +30,7 @@ from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
 from a2rl.run.records import SetupRecord, judge_record
 from tasks.deepsearchqa import search as searching
+from tasks.deepsearchqa import services
 from tasks.deepsearchqa.prepare import copy_tools
 from tasks.deepsearchqa.search import RetryPolicy
 from tasks.deepsearchqa.task import TASK
@@ -180,6 +181,19 @@ def test_a_search_that_fails_says_so(
     with client(new_run(), settings) as asks:
         answer = asks.post("/search", json={"query": "towns"})
         assert (answer.status_code, "the search failed" in answer.json()["error"]) == (503, True)
+
+
+def test_a_search_that_nobody_was_asked_takes_no_quota(
+    new_run: Callable[..., RunDir], settings: Settings, engine: FakeEngine, hasty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "FAILURES_ALLOWED", 1)
+    engine.mood = "refusing"
+    run = new_run(max_searches=3)
+    with client(run, settings) as asks:
+        assert [asks.post("/search", json={"query": f"town {n}"}).status_code for n in range(6)] == [503] * 6
+    engine.mood = "kind"
+    with client(run, settings) as asks:
+        assert [asks.post("/search", json={"query": f"town {n}"}).status_code for n in range(2)] == [200, 403]
 
 
 def test_quotas_hold_across_restarts_of_the_service(new_run: Callable[..., RunDir], settings: Settings) -> None:

@@ -115,6 +115,22 @@ def test_an_engine_that_fails_all_the_time_is_not_asked_for_ever(engine: FakeEng
     assert len(engine.asked) == 3 * QUICK.attempts
 
 
+def test_an_engine_that_works_again_is_found_by_one_query(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])
+    engine.mood = "refusing"
+    with WebSearch(Searxng(engine.url), replace(QUICK, failures_allowed=1, pause_s=60)) as search:
+        asked = []
+        for passed in (0, 0, 0, 59, 1, 1, 60):
+            now[0] += passed
+            with pytest.raises(SearchError):
+                search("towns")
+            asked.append(len(engine.asked))
+        engine.mood, now[0] = "kind", now[0] + 60
+        assert asked == [1, 2, 2, 2, 3, 3, 4]
+        assert [len(search("towns")) for _ in range(2)] == [1, 1]
+
+
 def test_an_engine_that_fails_now_and_then_is_asked_on(engine: FakeEngine) -> None:
     with WebSearch(Searxng(engine.url), replace(QUICK, failures_allowed=1)) as search:
         for _ in range(4):
