@@ -32,9 +32,10 @@ FEWEST_DIFFERENT = 0.9
 
 
 class Generator(PackageTask):
-    """A generator with its parameters. Its scorer gives a part to many answers that only look like one: see `floor`."""
+    """A generator with its parameters. Many scorers give a part to answers that only look like one, or to numbers that
+    are wrong but near: see `floor`."""
 
-    package, work, floor = "reasoning_gym", "ReasoningGym", 0.5
+    package, work, floor = "reasoning_gym", "ReasoningGym", 1.0
 
     def prepare(self, items: ModuleType, visible: Path, hidden: Path) -> None:
         """Writes the training data and the public eval set."""

@@ -104,10 +104,10 @@ def test_agents_are_told_the_reward_of_the_grader(root: Path, monkeypatch: pytes
     scorer = SimpleNamespace(score_answer=lambda answer, entry: answer)
     package = SimpleNamespace(create_dataset=lambda name, **_: scorer)
     monkeypatch.setitem(sys.modules, "reasoning_gym", package)
-    said = ["0.01", "0.49", "0.5", "0.7", "1.0"]
+    said = ["0.01", "0.5", "0.7", "0.99", "1.0"]
     told = [items.reward(row, f"<answer>{each}</answer>") for each in said]
-    assert told == Generator("counting", {}).rewards([(row, each) for each in said]) == [0, 0, 0.5, 0.7, 1]
-    assert "a value below 0.5 counts as 0" in (task_folder(task_id, root) / "description.md").read_text()
+    assert told == Generator("counting", {}).rewards([(row, each) for each in said]) == [0, 0, 0, 0, 1]
+    assert "a value below 1.0 counts as 0" in (task_folder(task_id, root) / "description.md").read_text()
 
 
 def test_a_process_that_is_killed_amid_a_reply_has_ended_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
