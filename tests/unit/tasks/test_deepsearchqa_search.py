@@ -117,7 +117,7 @@ def test_an_engine_that_fails_all_the_time_is_not_asked_for_ever(engine: FakeEng
 
 def test_an_engine_that_works_again_is_found_by_one_query(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(searching.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     engine.mood = "refusing"
     with WebSearch(Searxng(engine.url), replace(QUICK, failures_allowed=1, pause_s=60)) as search:
         asked = []
