@@ -9,6 +9,7 @@ resume`. Prefect's caching is off, because a stage's record says whether the sta
 
 import inspect
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,7 +28,7 @@ from prefect.runtime import flow_run
 
 from a2rl.anchor.follower import anchors_of
 from a2rl.cluster.holding import held
-from a2rl.config.params import Params, load_params
+from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs, shared_port
 from a2rl.config.suite import SUITE_SETTINGS, Function, Setting, with_parameters
 from a2rl.core.errors import (
@@ -100,7 +101,6 @@ def benchmark_run(
     settings: Settings,
     mirrors: Sequence[Mirror],
     cores: Collection[int],
-    side_by_side: int = 1,
     is_only: bool = True,
 ) -> None:
     """Executes one benchmark run, from its spec to its report. Stages that are already done return their records.
@@ -110,7 +110,6 @@ def benchmark_run(
     Args:
         mirrors: What follows the run: one copies it to MLflow, others anchor its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
-        side_by_side: The number of runs at a time, which share the GPUs.
         is_only: Whether this process has no other run to do.
 
     Raises:
@@ -125,7 +124,7 @@ def benchmark_run(
             forget_failure(run)
             for each in mirrors:
                 each.follow(run)
-            _run_stages(run, settings, side_by_side)
+            _run_stages(run, settings)
     finally:
         if tenure is not None and not tenure.is_lost:
             for each in mirrors:
@@ -139,14 +138,14 @@ def end_soon() -> None:
     timer.start()
 
 
-def _run_stages(run: RunDir, settings: Settings, side_by_side: int) -> None:
+def _run_stages(run: RunDir, settings: Settings) -> None:
     """Runs the stages in order. The run holds its GPUs from its baseline to its result, if these are not yet known."""
     with ExitStack() as gpus:
         for name, stage in STAGE_TASKS.items():
             is_begun = False
             try:
                 if name == "baseline" and not run.record_path("validity").exists():
-                    gpus.enter_context(allocated_gpus(run, settings, side_by_side))
+                    gpus.enter_context(allocated_gpus(run, settings))
                 elif name == "report":
                     gpus.close()
                 is_begun = True
@@ -257,14 +256,14 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
         if pool:
             return submit_runs(specs, pool, a2rl, settings)
         require_ready(specs, settings)
-        runs, concurrency = [create_run(spec, settings) for spec in specs], chosen.concurrency
+        runs = [create_run(spec, settings) for spec in specs]
     else:
         runs = [RunDir(settings.runs / run_id) for run_id in dict.fromkeys(run_ids)]
         if pool:  # a submitted run comes from the claims and the store
             require_ready_here(run_ids, settings)
         else:
             require_made_here(runs, settings)
-        concurrency = given.get("concurrency") or (_concurrency_of(runs, params) if len(runs) > 1 else 1)
+    concurrency = 1 if pool else _concurrency_of(runs)
     if concurrency > 1 and len(runs) > 1:
         runs.sort(key=lambda run: -run.spec.budget_s)  # the longest first, so that the last runs end at similar times
     outcomes = _run_side_by_side(runs, concurrency, settings)
@@ -273,27 +272,26 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
     return [run.id for run in runs]
 
 
-def _concurrency_of(runs: Sequence[RunDir], params: Params) -> int:
-    """Returns how many of some runs go on at a time: as many as when they were begun, if they are of one suite."""
-    if shared_port(run.spec for run in runs):
-        return 1
-    names = {run.spec.suite for run in runs}
-    suite = params.suites.get(names.pop()) if len(names) == 1 else None
-    return suite.concurrency if suite else 1
+def _concurrency_of(runs: Sequence[RunDir]) -> int:
+    """Returns how many of some runs go on at a time: as many as when they were planned."""
+    return 1 if shared_port(run.spec for run in runs) else max(run.spec.side_by_side for run in runs)
 
 
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:
-    """Executes the runs, each on its share of the cores, and returns what each one returned or raised."""
+    """Executes the runs, each on its share of the cores, and returns what each one returned or raised.
+
+    A run that is resumed alone has no more cores than before.
+    """
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
     mirrors = mirrors_of(runs, tracker, settings)
-    side_by_side = min(concurrency, len(runs))
-    for cores in shares_of_cores(os.sched_getaffinity(0), side_by_side):
+    shares = shares_of_cores(os.sched_getaffinity(0), concurrency)
+    for cores in random.sample(shares, len(shares)):  # runs that are resumed one by one should not all have the first
         slots.put(cores)
     futures: dict[str, PrefectFuture[None]] = {}
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            futures[run.id] = benchmark_run.submit(run, settings, mirrors, cores, side_by_side, len(runs) == 1)
+            futures[run.id] = benchmark_run.submit(run, settings, mirrors, cores, len(runs) == 1)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     with ThreadPoolExecutor() as closing:  # all at once, so that none waits for another

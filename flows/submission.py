@@ -62,6 +62,7 @@ def submit_runs(specs: Sequence[RunSpec], pool: str, flow: Flow[..., Any], setti
         InfrastructureError: The store or the claims failed; what was registered is submitted by the reconciler.
     """
     cluster = Cluster.needed(settings)
+    specs = [spec.model_copy(update={"side_by_side": 1}) for spec in specs]  # a worker does one run at a time
     with prefect_client() as client:
         ensure_deployment(client, pool, flow)  # without a server, nothing is registered
         for spec in specs:

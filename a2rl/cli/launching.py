@@ -113,7 +113,7 @@ def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_jso
     created = _create(specs, settings, concurrency)
     with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
         try:
-            run_flow(created, settings, suite=specs[0].suite, concurrency=concurrency)
+            run_flow(created, settings, suite=specs[0].suite)
         finally:
             show_list(list_runs(created))
             _report_on_launch(created, settings)

@@ -333,7 +333,7 @@ def run(rehearsals: Sequence[Rehearsal]) -> None:
     ]
     runs = [ours for _, ours, _ in created]
     with rehearsals[0].link("runs, under Prefect", RUN_S * len(runs)) as found:
-        run_flow(runs, settings, concurrency=1)
+        run_flow(runs, settings)
         found(", ".join(ours.id for ours in runs))
     for here, ours, way in created:
         for method in ("SFT", "GRPO"):
@@ -357,6 +357,7 @@ def _short_run(here: Rehearsal, env: str) -> RunSpec:
     short = {
         "run_id": new_run_id(here.spec.task, "scripted"), "agent": "scripted", "driver": None, "base_url": None,
         "mode": "free", "trials": 1, "protocol": "strict", "budget_s": 300.0, "steps": 10 if here.gpus else 2,
+        "side_by_side": 1,
         "limit": 2 * ITEMS, "max_submissions": 4, "keep": "none", "env": env,
         "generation": here.spec.generation.model_copy(update={"max_new_tokens": ANSWER_TOKENS}),
     }  # fmt: skip

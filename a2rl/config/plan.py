@@ -162,6 +162,7 @@ def plan_runs(suite: Suite, name: str, params: Params, settings: Settings) -> li
     common = {
         "suite": name,
         "launch": new_launch_id(name),
+        "side_by_side": min(suite.concurrency, len(cells)),
         "grading_limits": params.grading.limits,
         "vllm": params.grading.vllm,
         "exact": params.grading.exact,

@@ -1,6 +1,6 @@
 """The GPUs of a run: how many it needs, which ones it has, and which of them its agent sees.
 
-with allocated_gpus(run, settings, side_by_side=4) as share:      # waits until they are free
+with allocated_gpus(run, settings) as share:      # waits until they are free
     share.agent, share.graders
 
 `gpus.json` in the run directory names them for the run's other processes.
@@ -94,13 +94,10 @@ def wants_no_gpu(spec: RunSettings) -> bool:
 
 
 @contextmanager
-def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> Iterator[GpuShare]:
+def allocated_gpus(run: RunDir, settings: Settings) -> Iterator[GpuShare]:
     """Holds the GPUs of a run within the context, after waiting for runs that use them.
 
     Those that only grade are shared with other runs that have them for that, too; a `GraderPool` waits for its turn.
-
-    Args:
-        side_by_side: The number of runs at a time: see `count_gpus`.
 
     Raises:
         UsageError: This machine has too few GPUs.
@@ -109,7 +106,7 @@ def allocated_gpus(run: RunDir, settings: Settings, side_by_side: int = 1) -> It
     """
     here = Inventory() if wants_no_gpu(run.spec) else usable_gpus(settings)
     require_answer(here)
-    counts = count_gpus(run.spec, here, side_by_side)
+    counts = count_gpus(run.spec, here, run.spec.side_by_side)
     candidates = [gpu for gpu in here.gpus if counts.agent < 2 or not gpu.is_mig]
     with hold_gpus(candidates, counts.agent, settings.gpu_locks, f"run {run.id}", shared=counts.grading) as gpus:
         share = GpuShare(agent=gpus[: counts.agent], grading=gpus[counts.agent :])

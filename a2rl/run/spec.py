@@ -173,6 +173,8 @@ class RunSpec(RunSettings):
     suite: str
     launch: str = ""
     """The id that all runs have in common that were started together."""
+    side_by_side: int = Field(default=1, ge=1, le=1 << 16)
+    """How many of them are at work at a time, which share a machine's cores and GPUs."""
     seed: int  # runs of earlier versions may have any
     trials: int = 1
     grading_limits: GradingLimits = GradingLimits()

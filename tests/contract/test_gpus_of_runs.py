@@ -57,7 +57,7 @@ def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     def make(number: int) -> RunDir:
         run = make_run(
             settings, base_model, started=False, run_id=f"gsm8k-test-{number}", agent=str(script), model="m",
-            gpus_per_run=1, grading_gpus=grading,
+            gpus_per_run=1, grading_gpus=grading, side_by_side=runs,
         )  # fmt: skip
         for name in (".home", ".tmp"):
             (run.workspace / name).mkdir()
@@ -67,7 +67,7 @@ def test_each_agent_sees_its_own_gpus_and_never_the_graders(
     all_have_theirs = threading.Barrier(runs if there_is_one_for_each else 1)
 
     def work(run: RunDir) -> Seen:
-        with allocated_gpus(run, seen_by_runs, side_by_side=runs) as share:
+        with allocated_gpus(run, seen_by_runs) as share:
             all_have_theirs.wait(60)  # else an agent could end, and free its GPU, before another begins
             assert execute(run, seen_by_runs).ended == "finished"
         output = run.workspace / "output"

@@ -30,7 +30,7 @@ used, cluster = Path(sys.argv[1]), Cluster.needed(settings)
 while free := [row for row in cluster.claims.rows() if not row.done and not row.live]:
     run = RunDir(settings.runs / free[int(sys.argv[2]) % len(free)].run_id)
     try:
-        with held(run, settings), allocated_gpus(run, settings, side_by_side=4) as share:
+        with held(run, settings), allocated_gpus(run, settings) as share:
             [gpu] = share.agent
             mark = used / gpu.uuid
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))     # fails if another run has the device

@@ -44,7 +44,7 @@ def test_eight_runs_on_eight_gpus_each_see_their_own(settings: Settings) -> None
     runs = [new_run(settings, number, gpus_per_run=1, sandbox="landlock") for number in range(8)]
     with ExitStack() as held:
         for run in runs:
-            held.enter_context(allocated_gpus(run, seen, side_by_side=8))
+            held.enter_context(allocated_gpus(run, seen))
         environments = [agent_environment(run, agent, URL, seen) for run in runs]
     assert {each["CUDA_VISIBLE_DEVICES"] for each in environments} == {fake.uuid(index) for index in range(8)}
     assert all(each["NVIDIA_VISIBLE_DEVICES"] == each["CUDA_VISIBLE_DEVICES"] for each in environments)

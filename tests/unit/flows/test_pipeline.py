@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,12 +15,14 @@ from a2rl.cluster import claims
 from a2rl.cluster.claims import ClaimLostError
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.config.params import load_params
+from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError, UsageError
 from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirror
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import forget_failure, refusal
+from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.records import STAGES
 from flows import pipeline
 from flows.pipeline import benchmark_run, on_cores, shares_of_cores
@@ -126,16 +129,33 @@ def test_a_run_that_gets_no_gpus_fails_whatever_it_has_done(
     assert "execute" not in reached
 
 
-def test_runs_go_on_side_by_side_as_in_their_suite(settings: Settings) -> None:
+def test_resumed_runs_go_on_as_they_were_planned(settings: Settings) -> None:
+    """As many at a time as then, whatever params.yaml says by now; runs of an earlier version, one."""
     params = load_params(settings.root)
-    of_suite = [RunDir.create(settings.runs, spec(run_id=f"r{number}", suite="smoke")) for number in range(2)]
-    alone = RunDir.create(settings.runs, spec(run_id="alone", suite="runs"))
-    assert pipeline._concurrency_of(of_suite, params) == params.suites["smoke"].concurrency > 1
-    assert pipeline._concurrency_of([alone], params) == pipeline._concurrency_of([*of_suite, alone], params) == 1
-    on_a_port = [
-        RunDir.create(settings.runs, spec(run_id=f"p{number}", suite="smoke", grading_port=8765)) for number in range(2)
-    ]
-    assert pipeline._concurrency_of(on_a_port, params) == 1
+    planned = plan_runs(choose_suite(params, "full-bench", concurrency=8), "full-bench", params, settings)
+    runs = [RunDir.create(settings.runs, each) for each in planned[:2]]
+    old = RunDir.create(settings.runs, spec(run_id="old"))
+    assert [pipeline._concurrency_of(each) for each in (runs, runs[:1], [*runs, old], [old])] == [8, 8, 8, 1]
+    on_a_port = [RunDir.create(settings.runs, spec(run_id=f"p{n}", side_by_side=2, grading_port=8765)) for n in "ab"]
+    assert pipeline._concurrency_of(on_a_port) == 1
+
+
+def test_a_run_that_is_resumed_alone_keeps_its_share(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create(settings.runs, spec(model="m", side_by_side=4))
+    seen = FakeGpus(settings.root, 8).seen_by(settings)
+    with allocated_gpus(run, seen) as share:
+        assert len(share.agent) == 2
+    given: list[list[int]] = []
+    done = SimpleNamespace(add_done_callback=lambda _: None, result=lambda **_: None)
+    monkeypatch.setattr(
+        pipeline,
+        "benchmark_run",
+        SimpleNamespace(submit=lambda _run, _settings, _mirrors, cores, _: given.append(cores) or done),
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(pipeline, "show_results", lambda *_: None)
+    pipeline._run_side_by_side([run], pipeline._concurrency_of([run]), settings)
+    assert [len(cores) for cores in given] == [2]
 
 
 @pytest.mark.parametrize("end", [FileClaims.close, lambda claims, run_id, _: claims._path(run_id).unlink()])
@@ -156,7 +176,7 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
     lost, other = (RunDir.create(settings.runs, spec(run_id=f"gsm8k-noop-{number}")) for number in (1, 2))
     with ThreadPoolExecutor(2) as threads:
         ends = [
-            threads.submit(benchmark_run.fn, run, settings, cast(list[Mirror], [follower]), {0}, 2, is_only=False)
+            threads.submit(benchmark_run.fn, run, settings, cast(list[Mirror], [follower]), {0}, is_only=False)
             for run in (lost, other)
         ]
         at_work.wait(60)
