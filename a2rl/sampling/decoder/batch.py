@@ -1,5 +1,6 @@
 """The conversations that have a row in the cache, and the passes of the model over what is new in them."""
 
+import math
 from bisect import bisect, insort
 from collections import Counter
 from collections.abc import Sequence
@@ -45,6 +46,12 @@ class Batch(Generic[T]):
         """The conversations with a row, in the order of the cache."""
         self._beginnings: list[tuple[list[int], int, Dialogue[T]]] = []
         """What the rows began with when they were read, sorted."""
+        rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+        is_long_rope = rope.get("rope_type") == "longrope"
+        self._near: float = rope["original_max_position_embeddings"] if is_long_rope else math.inf
+        """The most tokens of a text that such a model reads with its factors for short ones. The longest text of a pass
+        decides for all, and a text that grows longer is read again."""
+        self._takes_far = True
 
     @property
     def is_active(self) -> bool:
@@ -75,14 +82,19 @@ class Batch(Generic[T]):
     def forward(self) -> tuple[list[Dialogue[T]], torch.Tensor]:
         """Makes one pass over what is new in the rows; returns those rows and the logits [R, V] of their next tokens.
 
-        Prompts that do not fit into this pass wait for the next one.
+        Prompts that do not fit into this pass wait for the next one, and so do far rows if it is one of near rows.
         """
-        long, read = list[Dialogue[T]](), 0
         for dialogue in self.rows:
+            if dialogue.far != self._is_far(dialogue):
+                dialogue.cached = 0
+        self._takes_far = not self._takes_far
+        side = [each for each in self.rows if self._is_far(each) == self._takes_far] or self.rows
+        long, read = list[Dialogue[T]](), 0
+        for dialogue in side:
             if dialogue.new > 1 and (not read or read + dialogue.new <= MOST_NEW[self._device.type]):
                 long.append(dialogue)
                 read += dialogue.new
-        dialogues = [dialogue for dialogue in self.rows if dialogue.new == 1] + long
+        dialogues = [dialogue for dialogue in side if dialogue.new == 1] + long
         return dialogues, self._read(dialogues)
 
     def remove(self, dialogue: Dialogue[T]) -> None:
@@ -101,13 +113,16 @@ class Batch(Generic[T]):
             self.queue.append(dialogue)
         self.rows, self._beginnings = [], []
 
+    def _is_far(self, dialogue: Dialogue[T]) -> bool:
+        return len(dialogue.tokens) > self._near
+
     def _share_beginnings(self, new: Sequence[Dialogue[T]]) -> None:
         """Reads once what several new rows begin with, and copies it from row to row."""
         for place, dialogue in enumerate(new):
             self._take_over(dialogue)
             others = (other for other in new[place + 1 :] if _begin_alike(dialogue, other))
             common = max((common_prefix(dialogue.tokens[:-1], other.tokens[:-1]) for other in others), default=0)
-            if common >= dialogue.cached + SHORTEST:
+            if common >= dialogue.cached + SHORTEST and (common > self._near) == self._is_far(dialogue):
                 self._read([dialogue], common)
             insort(self._beginnings, (list(dialogue.tokens), dialogue.index, dialogue))
 
@@ -115,12 +130,16 @@ class Batch(Generic[T]):
         """Copies what a row begins with from another one."""
         place = bisect(self._beginnings, (dialogue.tokens, dialogue.index))
         # Among sorted texts, the neighbours have most in common with it. Its last token is read in any case.
-        near = [other for _, _, other in self._beginnings[max(0, place - 1) :][:2]]
-        shared = [(common_prefix(other.tokens[: other.cached], dialogue.tokens[:-1]), other.slot) for other in near]
+        next_to_it = [other for _, _, other in self._beginnings[max(0, place - 1) :][:2]]
+        shared = [
+            (common_prefix(other.tokens[: other.cached], dialogue.tokens[:-1]), other.slot)
+            for other in next_to_it
+            if other.far == self._is_far(dialogue)
+        ]
         common, slot = max(shared, default=(0, 0))
         if common >= SHORTEST:
             self._cache.copy(slot, dialogue.slot, common)
-            dialogue.cached = common
+            dialogue.cached, dialogue.far = common, self._is_far(dialogue)
 
     def _read(self, dialogues: Sequence[Dialogue[T]], end: int | None = None) -> torch.Tensor:
         """Reads the tokens that are not in the cache yet, of a single row only up to `end`.
@@ -148,7 +167,7 @@ class Batch(Generic[T]):
                 logits_to_keep=last_R,
             ).logits
         for dialogue, row in zip(dialogues, rows, strict=True):
-            dialogue.cached = row.length
+            dialogue.cached, dialogue.far = row.length, row.length > self._near
         return logits[0]
 
 

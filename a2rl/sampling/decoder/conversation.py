@@ -62,6 +62,8 @@ class Dialogue(Generic[T]):
     limit: int = 0
     cached: int = 0
     """How many of `tokens`, from the first, are in its row of the cache."""
+    far: bool = False
+    """Whether these were read as a part of a long text, for models that read such a text in another way."""
     slot: int = -1
     stopped: bool = False
     logprobs: list[float] = field(default_factory=list)

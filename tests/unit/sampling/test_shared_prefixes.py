@@ -68,6 +68,11 @@ FAMILIES = {
     "gemma2": Gemma2Config(**SIZES, **MIXED, query_pre_attn_scalar=8),
     "gemma3": Gemma3TextConfig(**SIZES, **MIXED, query_pre_attn_scalar=8),
     "phi3": Phi3Config(**SIZES),
+    "phi3 with longrope": Phi3Config(
+        **SIZES, original_max_position_embeddings=SHORTEST + 30,  # some prompts are longer, some grow longer
+        rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "short_factor": 4 * [1.0],
+                         "long_factor": [1.0, 3.0, 9.0, 40.0]},
+    ),
     "gpt-oss": GptOssConfig(**SIZES, **EXPERTS, **MIXED),
     "olmo2": Olmo2Config(**SIZES),
     "afmoe": AfmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24),
@@ -266,7 +271,7 @@ def chatty(prompt: list[int], turns: int) -> Generator[Turn, Written, list[list[
     return said
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral with a sliding window", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "mistral with a sliding window", "gemma2", "phi3 with longrope"])
 @pytest.mark.parametrize("rows", [2, 64])
 def test_conversations_go_on_behind_what_they_took_over(family: str, rows: int) -> None:
     def played(rows: int, shares: bool) -> list[list[list[int]]]:
