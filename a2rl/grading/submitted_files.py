@@ -294,7 +294,15 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
         if error.errno in MACHINE_ERRORS:
             raise
         raise InvalidSubmissionError(f"{INDEX} {NOT_OPENED.get(error.errno or 0, NOT_REAL)}") from error
-    if missing := [file for file in files if file not in names]:
+    missing = [file for file in files if file not in names]
+    if WHOLE in names and WHOLE not in files:  # transformers loads this one, whatever the index says
+        if not missing:
+            raise InvalidSubmissionError(
+                f"the folder holds two models: remove {WHOLE}, or {INDEX} with its files, whichever is the older"
+            )
+        names.remove(INDEX)  # save_pretrained leaves it behind when it replaces shards by one file
+        return [WHOLE]
+    if missing:
         raise InvalidSubmissionError(missing_file(missing[0]))
     return files
 

@@ -47,6 +47,12 @@ def _index_names_a_tensor_twice(folder: Path) -> None:
     (folder / INDEX).write_text(text.replace('"weight_map": {', f'"weight_map": {{"{NORM}": "x.safetensors", ', 1))
 
 
+def _shards_saved_over_a_whole_model(folder: Path) -> None:
+    whole = (folder / "model.safetensors").read_bytes()
+    as_shards(folder)
+    (folder / "model.safetensors").write_bytes(whole)
+
+
 def _index_without_end(folder: Path) -> None:
     as_shards(folder)
     with (folder / INDEX).open("r+b") as file:
@@ -79,6 +85,7 @@ BAD = {
     "an index that names no text": (_index_names_no_text, "index.*save the model again"),
     "an index that puts a tensor elsewhere": (_index_puts_a_tensor_elsewhere, "which lacks it; save it again"),
     "an index that names a tensor twice": (_index_names_a_tensor_twice, "not a valid index"),
+    "shards saved over a whole model": (_shards_saved_over_a_whole_model, "holds two models: remove model.safetensors"),
     "an index without end": (_index_without_end, "index.json.*save the model again"),
     "an index with a million names": (_index_with_a_million_names, "index.json.*save the model again"),
     "an index that is a list": (_index_is_a_list, "not a valid index"),

@@ -13,7 +13,7 @@ from a2rl.grading.submitted_files import Source
 from a2rl.models.checkpoint import check_base_model, tensors_in, tensors_of, weights_digest
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.small_model import Weight, edit_json, random_weights, read_weights, trained_copy, write_safetensors
-from tests.submission_tools import NORM, index_of, rewrite, shard
+from tests.submission_tools import INDEX, NORM, index_of, rewrite, shard
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_files_and_tensors_beside_the_index_are_ignored(
 ) -> None:
     digest = weights_digest(submission)
     shard(submission, 2)
-    for name in ("model.safetensors", "consolidated.safetensors", "model-00003-of-00003.safetensors"):
+    for name in ("consolidated.safetensors", "model-00003-of-00003.safetensors"):
         write_safetensors(submission / name, {"stale": Weight("F32", (1,), bytes(4))})
     path = submission / "model-00001-of-00002.safetensors"
     here = {name: read_weights(submission)[name] for name in tensors_in(path)}
@@ -91,6 +91,18 @@ def test_files_and_tensors_beside_the_index_are_ignored(
     assert weights_digest(copy) == digest
     assert sorted(path.name for path in copy.glob("*.safetensors")) == sorted(set(index_of(copy).values()))
     assert "not.in.the.index" not in tensors_in(copy / path.name)
+
+
+def test_an_index_whose_shards_were_replaced_is_ignored(submission: Path, submit: Callable[[str], Path]) -> None:
+    """save_pretrained leaves it when it saves a model whole where it was in shards; transformers ignores it, too."""
+    whole, digest = (submission / "model.safetensors").read_bytes(), weights_digest(submission)
+    shard(submission, 2)
+    for path in submission.glob("model-*"):
+        path.unlink()
+    (submission / "model.safetensors").write_bytes(whole)
+    copy = submit("output/v1")
+    assert weights_digest(copy) == digest
+    assert not (copy / INDEX).exists()
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_fsdp_wrapped_module.", "policy."])
