@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NOISE = 0.02
@@ -117,6 +117,13 @@ def by_torch_compile(trained: Trained, folder: Path, dtype: torch.dtype) -> None
     trained.add_config(folder)
 
 
+def by_safetensors(trained: Trained, folder: Path, dtype: torch.dtype) -> None:
+    """Of a head that is tied to the embedding, only the head is saved."""
+    folder.mkdir(parents=True)
+    save_model(trained.model.to(dtype), str(folder / "model.safetensors"))
+    trained.add_config(folder)
+
+
 WAYS: dict[str, Save] = {
     "transformers": by_transformers,
     "transformers, sharded": by_transformers_in_shards,
@@ -125,5 +132,6 @@ WAYS: dict[str, Save] = {
     "deepspeed": by_deepspeed,
     "deepspeed, sharded": by_deepspeed_in_shards,
     "torch.compile": by_torch_compile,
+    "safetensors": by_safetensors,
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -81,7 +81,10 @@ def find_weights(submitted: Mapping[str, Tensor], base: Mapping[str, Tensor], ti
     is_tied = stored_head is None if tied is None else tied
     if is_tied and stored_head is not None:
         del weights[stored_head]
-    found = _renamed(_taken_apart(_unwrapped(submitted), weights), weights)
+    found = _taken_apart(_unwrapped(submitted), weights)
+    if is_tied and embedding and find_embedding(found) is None and (only := find_head(found)):
+        found[embedding] = found.pop(only)  # safetensors.torch.save_model keeps only this name of the two
+    found = _renamed(found, weights)
     required = _unpacked(found, weights)
     head = next((name for name in found if name not in required and HEAD.search(name)), None) if is_tied else None
     _check_names(found, required, head)

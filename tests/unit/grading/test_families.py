@@ -20,6 +20,7 @@ FAST = {
     ("gpt-oss", "transformers, sharded", "float32"),
     ("gemma-3-270m", "torch.compile", "bfloat16"),
     ("qwen3-30b-a3b", "fsdp", "bfloat16"),
+    ("gemma-2", "safetensors", "bfloat16"),
 }
 """Each of what was refused before, and each way but TRL's, once."""
 ROWS = [(family, way, dtype) for family in FAMILIES for way in WAYS for dtype in DTYPES]

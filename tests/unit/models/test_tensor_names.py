@@ -1,4 +1,4 @@
-"""Tests that one tensor with all experts of a layer is taken apart, and that nothing else passes for it."""
+"""Tests that the base model's tensors are found, whatever their names are, and that nothing else passes for them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -78,3 +78,26 @@ def test_a_number_of_experts_that_no_model_has_costs_nothing() -> None:
     for dtype in ("X", "F32"):
         with pytest.raises(InvalidSubmissionError, match=f"such as {name}"):
             find_weights({**stored(DOWN), name: replace(huge, dtype=dtype)}, GATED)
+
+
+TIED = {"model.embed_tokens.weight": (ROWS, COLUMNS), "model.norm.weight": (COLUMNS,)}
+UNTIED = TIED | {"lm_head.weight": (ROWS, COLUMNS)}
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(("named", "tied"), [(TIED, None), (TIED, True), (UNTIED, True)])
+def test_a_tied_head_alone_is_the_embedding(named: dict[str, tuple[int, ...]], tied: bool | None, prefix: str) -> None:
+    submitted = stored({f"{prefix}{name}": shape for name, shape in UNTIED.items() if "embed" not in name})
+    found = find_weights(submitted, stored(named), tied)
+    assert (found.tensors.keys(), found.head) == (TIED.keys(), None)
+    assert found.tensors["model.embed_tokens.weight"] == submitted[f"{prefix}lm_head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tied", "why"),
+    [(ROWS, False, "1 weights of the base model are missing, such as model.embed"), (ROWS + 1, True, "was resized")],
+)
+def test_a_head_that_cannot_be_the_embedding_is_refused(rows: int, tied: bool, why: str) -> None:
+    submitted = stored({"lm_head.weight": (rows, COLUMNS), "model.norm.weight": (COLUMNS,)})
+    with pytest.raises(InvalidSubmissionError, match=why):
+        find_weights(submitted, stored(UNTIED), tied)
