@@ -30,6 +30,7 @@ from decoder import (
     end_tokens,
     longest_prompt,
     prompt_tokens,
+    told,
     unsupported_layers,
 )
 from rollout_workers import Columns, RolloutWorkers
@@ -306,7 +307,7 @@ def _episode(
         if time.monotonic() >= limits.until:
             episode.cut = True
             break
-        turn, lacking = turns.read(tokenizer.decode(written.tokens, skip_special_tokens=True))
+        turn, lacking = turns.read(tokenizer.decode(told(tokenizer, written.tokens), skip_special_tokens=True))
         answer = environment.write(turn)
         episode.turns.append(turn)
         episode.invalid, episode.reward = environment.invalid, environment.reward

@@ -27,7 +27,7 @@ An episode can wait for something slow without delaying the others: it yields a 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args
@@ -90,6 +90,11 @@ class Completion:
     is_cut: bool = False
     """Whether the prompt was too long for the model's context: it lost its beginning, so this answers another prompt.
     An episode ends there."""
+
+    def until(self, stop: Sequence[str]) -> "Completion":
+        """The same completion up to the first of some stop strings."""
+        text = before_stop(self.text, stop)
+        return self if text == self.text else replace(self, text=text, finish="stop")
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:

@@ -18,7 +18,6 @@ from a2rl.sampling import (
     Sampler,
     SamplerAround,
     SamplingParams,
-    before_stop,
     translated,
 )
 
@@ -163,9 +162,7 @@ def _without_reasoning(conversation: Conversation[T], stop: Sequence[str]) -> Co
 
     def ask(prompt: Prompt) -> Generator[Prompt, Completion, Completion]:
         completion = yield prompt
-        said = answer_in(completion.text)
-        text = before_stop(said, stop)
-        return replace(completion, text=text, finish=completion.finish if text == said else "stop")
+        return replace(completion, text=answer_in(completion.text)).until(stop)
 
     return translated(conversation, ask)
 

@@ -28,7 +28,6 @@ from a2rl.sampling import (
     Prompt,
     Sampler,
     SamplingParams,
-    before_stop,
     translated,
 )
 from a2rl.sampling.decoder import (
@@ -159,14 +158,14 @@ class TransformersSampler(Sampler):
         answer = written.tokens[:-1] if self._eos.intersection(written.tokens[-1:]) else written.tokens
         answer = told(self._tokenizer, answer)
         text = _text(self._tokenizer, before + answer)[len(_text(self._tokenizer, before)) :]
-        kept = before_stop(text, params.stop)
-        return Completion(
-            text=kept,
-            finish="stop" if written.stopped or kept != text else "length",
+        completion = Completion(
+            text=text,
+            finish="stop" if written.stopped else "length",
             prompt_tokens=len(turn.tokens),
             tokens=len(written.tokens),
             is_cut=is_cut,
         )
+        return completion.until(params.stop)
 
 
 def _text(tokenizer: Any, tokens: list[int]) -> str:

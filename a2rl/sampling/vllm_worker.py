@@ -235,7 +235,8 @@ class Engine:
         tokens, is_cut = self._tokens(request)
         sampling = SamplingParams(
             max_tokens=min(request["max_new_tokens"], self._context - len(tokens)),
-            stop=request["stop"] or None,
+            # The engine would find them in a model's thoughts, too; the parent cuts the answer.
+            stop=request["stop"] if conversation.channel_token(self._tokenizer) is None else None,
             stop_token_ids=self._ends,
             temperature=request["temperature"],
             top_p=request["top_p"],

@@ -224,19 +224,25 @@ def longest_prompt(context: int, max_new_tokens: int) -> int:
     return max(context - max_new_tokens, context // 2)
 
 
+def channel_token(tokenizer: Any) -> int | None:
+    """Returns the token with which gpt-oss begins a channel; None for models that have none."""
+    token: int | None = tokenizer.convert_tokens_to_ids("<|channel|>")
+    return None if token == tokenizer.unk_token_id else token
+
+
 def told(tokenizer: Any, written: list[int]) -> list[int]:
     """Returns what a model tells its reader, without the thoughts that gpt-oss writes in a channel of their own. The
     tokens that tell the channels apart are special, and would not be in the text."""
-    channel, message = map(tokenizer.convert_tokens_to_ids, ("<|channel|>", "<|message|>"))
-    if channel in (None, tokenizer.unk_token_id) or channel not in written:
+    if (channel := channel_token(tokenizer)) is None or channel not in written:
         return written
+    message = tokenizer.convert_tokens_to_ids("<|message|>")
     last = written[len(written) - written[::-1].index(channel) :]
     name = last[: last.index(message)] if message in last else last
     return last[len(name) + 1 :] if tokenizer.decode(name).strip().startswith("final") else []
 
 
 class StopStrings:
-    """Says in which rows one of some texts was written: `Stops` for a decoder.
+    """Says in which rows one of some texts was told to the reader: `Stops` for a decoder.
 
     It looks at the newest tokens only. A text of n bytes spans at most n tokens, and every step looks.
     """
@@ -244,8 +250,11 @@ class StopStrings:
     def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
         self._tokenizer, self._strings = tokenizer, strings
         self._window = max(len(string.encode()) for string in strings) + 4
+        self._has_channels = channel_token(tokenizer) is not None
 
     def __call__(self, rows: Sequence[list[int]]) -> list[bool]:
         """Returns it for each row of tokens."""
+        if self._has_channels:
+            rows = [told(self._tokenizer, row) for row in rows]
         tails = self._tokenizer.batch_decode([row[-self._window :] for row in rows], skip_special_tokens=True)
         return [any(string in tail for string in self._strings) for tail in tails]

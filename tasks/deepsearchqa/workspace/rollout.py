@@ -18,7 +18,7 @@ episodes).
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from decoder import Stops, StopStrings
+from decoder import Stops, StopStrings, told
 from research import Episode, Hit, Question, compare, observation
 from research.episode import MAX_STEPS, has_action, observed
 
@@ -92,7 +92,8 @@ class Actions:
         """Returns what says which turns have their action."""
         brackets = StopStrings(tokenizer, "]")  # only where there is one is the whole turn read
         return lambda rows: [
-            bracket and has_action(tokenizer.decode(row)) for bracket, row in zip(brackets(rows), rows, strict=True)
+            bracket and has_action(tokenizer.decode(told(tokenizer, row)))
+            for bracket, row in zip(brackets(rows), rows, strict=True)
         ]
 
     def read(self, written: str) -> tuple[str, str]:

@@ -1,16 +1,19 @@
 """Tests what of an answer's end is part of its text."""
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from a2rl.sampling import SamplingParams
-from a2rl.sampling.decoder import Turn, Written, told
+from a2rl.sampling import Completion, SamplingParams
+from a2rl.sampling.decoder import StopStrings, Turn, Written, told
 from a2rl.sampling.decoder.conversation import end_of_answer
 from a2rl.sampling.transformers_backend import TransformersSampler
+from a2rl.sampling.vllm_worker import Engine
 from tests.small_model import build_base_model
 
 TEMPLATES = {
@@ -52,6 +55,58 @@ def test_only_the_final_channel_of_gpt_oss_is_an_answer(written: str, text: str,
     tokenizer = tokenizer_with("{{ messages }}", tmp_path)
     tokens = tokenizer(written, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(told(tokenizer, tokens), skip_special_tokens=True).strip() == text
+
+
+THOUGHT = "<|channel|>analysis<|message|>Question: 7+11?\nQuestion"
+SPOKEN = f"{THOUGHT}<|end|><|start|>assistant<|channel|>final<|message|>18\nQuestion: more"
+
+
+def test_a_stop_string_in_a_thought_ends_no_answer(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with("{{ messages }}", tmp_path)
+    rows = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (THOUGHT, SPOKEN, "18\nQuestion")]
+    assert StopStrings(tokenizer, ["Question"])(rows) == [False, True, True]
+
+
+class FakeEngine(SimpleNamespace):
+    """Like vLLM: it writes some tokens, and gives back their text up to a stop string that it was told."""
+
+    model_config = SimpleNamespace(max_model_len=512)
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], sampling: Any) -> None:
+        self.name, self.sampling = name, sampling
+
+    def step(self) -> list[Any]:
+        text = self.tokenizer.decode(self.written, skip_special_tokens=True)
+        places = [text.find(string) for string in self.sampling.stop or () if string in text]
+        text = text[: min(places, default=len(text))]
+        made = SimpleNamespace(text=text, token_ids=self.written, finish_reason="stop" if places else "length")
+        return [SimpleNamespace(request_id=self.name, finished=True, outputs=[made], prompt_token_ids=[1],
+                                num_cached_tokens=0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "has_channels", "answer"),
+    [(SPOKEN, True, ("18\n", "stop")), (THOUGHT, True, ("", "length")), ("18\nQuestion: 1", True, ("18\n", "stop")),
+     ("18\nQuestion: 1", False, ("18\n", "stop")), ("18", False, ("18", "length"))],
+)  # fmt: skip
+def test_vllm_does_not_stop_in_a_thought_either(
+    written: str, has_channels: bool, answer: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("vllm", "vllm.inputs", "vllm.sampling_params"):
+        module = SimpleNamespace(
+            SamplingParams=SimpleNamespace, TokensPrompt=dict, RequestOutputKind=SimpleNamespace(FINAL_ONLY=2)
+        )
+        monkeypatch.setitem(sys.modules, name, module)
+    tokenizer = tokenizer_with("{{ messages }}", tmp_path)
+    if not has_channels:
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "small")
+    fake = FakeEngine(tokenizer=tokenizer, written=tokenizer(written, add_special_tokens=False)["input_ids"])
+    engine = Engine(SimpleNamespace(llm_engine=fake), tokenizer, sleeps=False, waking_bytes=0)
+    engine.add({"id": 7, "prompt": "7+11?", "max_new_tokens": 64, "stop": ["Question"], "temperature": 0.0,
+                "top_p": 1.0, "top_k": 0, "seed": 0, "chat_template_kwargs": {}})  # fmt: skip
+    [found] = engine.step()
+    completion = Completion(**found["completion"]).until(["Question"])  # as `VllmSampler` does
+    assert (completion.text, completion.finish) == answer
 
 
 def test_an_end_token_that_is_not_special_is_no_text(tmp_path: Path) -> None:
