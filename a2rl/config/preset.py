@@ -31,6 +31,8 @@ class FamilyRule(StrictModel):
     """Patterns of hub ids, such as `Qwen/Qwen3-8B*`."""
     model_types: tuple[str, ...] = ()
     """Values of `model_type` in a folder's config.json."""
+    context: int | None = None
+    """Its `max_position_embeddings`; None: any."""
     any_folder: bool = False
     """Whether every folder is of the family."""
     template_has: str = ""
@@ -43,8 +45,9 @@ class FamilyRule(StrictModel):
         folder = expanded(model)
         if not folder.is_dir():
             return any(fnmatchcase(model.partition("@")[0], name) for name in self.names)
-        model_type = _json(folder / "config.json").get("model_type")
-        return self.any_folder or (model_type in self.model_types and self.template_has in _template(folder))
+        config = _json(folder / "config.json")
+        is_one = config.get("model_type") in self.model_types and self.template_has in _template(folder)
+        return self.any_folder or (is_one and self.context in (None, config.get("max_position_embeddings")))
 
 
 class TaskPreset(StrictModel):

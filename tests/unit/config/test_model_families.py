@@ -77,6 +77,23 @@ def test_a_folder_is_recognised_by_its_files(
     assert (spec.generation.temperature == 0.6) is thinks
 
 
+@pytest.mark.parametrize("preset", ["none", "paper"])
+@pytest.mark.parametrize(("name", "context"), [("Qwen3-8B-Base", 32768), ("Qwen3-8B", 40960)])
+def test_a_folder_answers_as_the_model_does_by_its_hub_id(
+    settings: Settings, tmp_path: Path, name: str, context: int, preset: str
+) -> None:
+    config = {"model_type": "qwen3", "max_position_embeddings": context}
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (tmp_path / name / "chat_template.jinja").write_text("{% if enable_thinking %}")
+    of_folder, of_hub = (
+        planned(settings, task="humaneval", variant="full", model=model, preset=preset).generation
+        for model in (str(tmp_path / name), f"Qwen/{name}")
+    )
+    assert of_folder == of_hub
+    assert (of_folder.max_new_tokens or 0) < context
+
+
 def test_what_a_suite_gives_wins_over_the_family(settings: Settings) -> None:
     given = {"temperature": 1.0, "samples": 4}
     suite = make_suite(
