@@ -19,8 +19,8 @@ from a2rl.grading.job import ids_of_run
 from a2rl.grading.prompt_check import check_prompts
 from a2rl.grading.run_judge import check_judge_of
 from a2rl.linux.gpus import hardware, usable_gpus
-from a2rl.models.base_model import SMALL_FILES, TINY, model_digest, resolve_model
-from a2rl.models.checkpoint import unpacked_bytes
+from a2rl.models.base_model import TINY, model_digest, resolve_model
+from a2rl.models.checkpoint import SMALL_FILES, unpacked_bytes
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk
 from a2rl.run.events import RunOpened

@@ -26,8 +26,8 @@ from a2rl.grading.receiving import SubmitRequest
 from a2rl.grading.service import GradingService
 from a2rl.grading.submission_queue import PendingSubmission
 from a2rl.judge.params import JudgeParams
-from a2rl.models.base_model import SMALL_FILES, model_digest
-from a2rl.models.checkpoint import weights_digest
+from a2rl.models.base_model import model_digest
+from a2rl.models.checkpoint import SMALL_FILES, weights_digest
 from a2rl.recording.trajectory import keep_summary
 from a2rl.results.manifest import close_run
 from a2rl.results.mlflow.store import MlflowStore

@@ -30,7 +30,9 @@ def grade(
         str, typer.Option(help="How the model answers: temperature=0.6,samples=4 ...; the rest as params.yaml says.")
     ] = "",
     judge: Judge = None,
-    dtype: Annotated[str | None, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Number format: auto (by MODEL), float32, bfloat16 or float16.")
+    ] = None,
     outputs: Annotated[
         Path | None, typer.Option(help="Write the model's answer to each item to this file, as JSON Lines.")
     ] = None,

@@ -38,6 +38,7 @@ from a2rl.models.caps import CHECK_S, MAX_CONFIG_BYTES, MAX_JSON_BYTES, TOKENIZE
 from a2rl.models.checkpoint import (
     BYTES,
     INDEX,
+    SMALL_FILES,
     digest_of_tensors,
     largest_size,
     tensor_digest,
@@ -333,8 +334,8 @@ def _take_from_base(copy: Path, base_model: Path, config: Mapping[str, Any]) -> 
     for path in copy.iterdir():
         if path.suffix != ".safetensors" and path.name != INDEX:
             path.unlink()
-    for path in base_model.iterdir():
-        if path.is_file() and path.suffix != ".safetensors" and path.name != INDEX:
+    for path in (each for pattern in SMALL_FILES for each in base_model.glob(pattern)):
+        if path.is_file() and path.name != INDEX:
             place_file(path, copy / path.name)
     stored = {tensor.dtype for tensor in tensors_of(copy).values()}
     if "quantization_config" in config and stored <= BYTES.keys():

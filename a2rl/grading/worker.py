@@ -25,7 +25,7 @@ import traceback
 from contextlib import AbstractContextManager, suppress
 
 from a2rl.core.errors import A2rlError, InfrastructureError
-from a2rl.core.files import MACHINE_ERRORS, digest_of, file_digest
+from a2rl.core.files import MACHINE_ERRORS, digest_of, folder_digest
 from a2rl.core.processes import OF_MACHINE
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
@@ -34,7 +34,7 @@ from a2rl.grading.job import GradeJob, run_job
 from a2rl.grading.pool import OUT_OF_MEMORY, failure_path, is_of_machine
 from a2rl.linux.process_tree import die_with_parent
 from a2rl.llm.keys import receive_keys
-from a2rl.models.checkpoint import INDEX
+from a2rl.models.checkpoint import INDEX, SMALL_FILES
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.sampling.vllm_process import (
     EngineLease,
@@ -132,9 +132,7 @@ def kind_of(job: GradeJob) -> str:
     Raises:
         OSError: The folder of the model cannot be read.
     """
-    names = sorted(path.name for path in job.model.iterdir() if path.is_file())
-    others = [name for name in names if not name.endswith(".safetensors") and name != INDEX]
-    files = {name: file_digest(job.model / name) for name in others}
+    files = folder_digest(job.model, SMALL_FILES, but=[INDEX])
     return digest_of({"files": files, **engine_request(job.exact, job.dtype, job.vllm, job.memory)})
 
 

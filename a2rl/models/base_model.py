@@ -7,13 +7,12 @@ from a2rl.core.errors import UsageError, first_line
 from a2rl.core.files import digest_of, expanded, folder_digest
 from a2rl.core.hub import READ_TIMEOUT_S, hub_errors
 from a2rl.core.settings import Settings
-from a2rl.models.checkpoint import check_base_model, weights_digest
+from a2rl.models.checkpoint import SMALL_FILES, check_base_model, weights_digest
 from a2rl.models.gguf_files import converted, converted_folder, gguf_file
 from a2rl.models.pretrained import CATALOGUE
 from a2rl.models.pretrained_store import PretrainedStore
 
 TINY = "tiny"
-SMALL_FILES = ("*.json", "*.txt", "*.jinja", "*.model")
 PATH_STARTS = (".", "/", "~")
 
 

@@ -32,6 +32,8 @@ from a2rl.models.caps import (
 INDEX = "model.safetensors.index.json"
 WHOLE = "model.safetensors"
 """The file of a checkpoint that is not sharded."""
+SMALL_FILES = ("*.json", "*.txt", "*.jinja", "*.model")
+"""The files of a base model besides its weights: configuration, tokenizer and chat template."""
 OTHER_LAYOUTS = ("consolidated", "adapter_")
 """Beginnings of the names of files that are no part of a transformers checkpoint: Mistral's own layout (the same
 weights under other names), and adapters."""

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from a2rl.core.settings import Settings
 from a2rl.grading.job import GradeResult
 from a2rl.grading.pool import GraderPool, GradingError
+from a2rl.grading.worker import kind_of
 from a2rl.sampling.engine_params import VllmParams
 from tests.fake_engine import FakeEngine
 from tests.run_maker import REPOSITORY, alive, grade_job_in, make_hidden, wait_for
@@ -56,6 +57,15 @@ def checkpoint(folder: Path, base_model: Path, seed: int) -> Path:
         noisy = {name: torch.randn(tensor.shape, generator=random) for name, tensor in tensors.items()}
         save_file(noisy, folder / "model.safetensors")
     return folder
+
+
+def test_what_else_lies_in_the_base_models_folder_starts_no_engine(tmp_path: Path, base_model: Path) -> None:
+    base, copy = tmp_path / "base", checkpoint(tmp_path / "copy", base_model, 1)
+    shutil.copytree(base_model, base)
+    (base / "pytorch_model.bin").write_bytes(b"much")
+    kinds = [kind_of(grade_job_in(tmp_path, backend="vllm", model=model)) for model in (base, copy)]
+    (copy / "tokenizer_config.json").write_text("{}")
+    assert kinds[0] == kinds[1] != kind_of(grade_job_in(tmp_path, backend="vllm", model=copy))
 
 
 def kind(result: GradeResult) -> str:

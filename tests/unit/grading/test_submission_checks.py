@@ -70,6 +70,17 @@ def test_the_copy_joins_submitted_weights_and_base_model_files(
         assert (copy / name).read_bytes() == (base_model / name).read_bytes()
 
 
+def test_of_the_base_model_only_what_is_needed_is_copied(
+    workspace: Path, base_model: Path, submission: Path, tmp_path: Path
+) -> None:
+    base, needed = tmp_path / "base", {path.name for path in base_model.iterdir()}
+    shutil.copytree(base_model, base)
+    for name in ("pytorch_model.bin", "model.gguf", "README.md"):
+        (base / name).write_text("much")
+    copy_submission(Source(workspace, "output/v1"), tmp_path / "copy", Requirements(base))
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == needed
+
+
 def test_a_submission_without_a_tokenizer_gets_the_base_models(
     submission: Path, base_model: Path, submit: Callable[[str], Path]
 ) -> None:
