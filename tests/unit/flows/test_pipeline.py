@@ -146,12 +146,12 @@ def test_a_run_that_is_resumed_alone_keeps_its_share(settings: Settings, monkeyp
     with allocated_gpus(run, seen) as share:
         assert len(share.agent) == 2
     given: list[list[int]] = []
-    done = SimpleNamespace(add_done_callback=lambda _: None, result=lambda **_: None)
-    monkeypatch.setattr(
-        pipeline,
-        "benchmark_run",
-        SimpleNamespace(submit=lambda _run, _settings, _mirrors, cores, _: given.append(cores) or done),
-    )
+
+    def submit(_: RunDir, __: Settings, ___: list[Mirror], cores: list[int], is_only: bool) -> SimpleNamespace:
+        given.append(cores)
+        return SimpleNamespace(add_done_callback=lambda _: None, result=lambda **_: None)
+
+    monkeypatch.setattr(pipeline, "benchmark_run", SimpleNamespace(submit=submit))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(pipeline, "show_results", lambda *_: None)
     pipeline._run_side_by_side([run], pipeline._concurrency_of([run]), settings)

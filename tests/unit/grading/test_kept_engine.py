@@ -59,7 +59,7 @@ def checkpoint(folder: Path, base_model: Path, seed: int) -> Path:
     return folder
 
 
-def test_what_else_lies_in_the_base_models_folder_starts_no_engine(tmp_path: Path, base_model: Path) -> None:
+def test_other_files_beside_the_base_model_start_no_engine(tmp_path: Path, base_model: Path) -> None:
     base, copy = tmp_path / "base", checkpoint(tmp_path / "copy", base_model, 1)
     shutil.copytree(base_model, base)
     (base / "pytorch_model.bin").write_bytes(b"much")
