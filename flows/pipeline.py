@@ -274,7 +274,7 @@ def a2rl(suite: str = "smoke", *, run_ids: list[str] | None = None, pool: str | 
 
 def _concurrency_of(runs: Sequence[RunDir]) -> int:
     """Returns how many of some runs go on at a time: as many as when they were planned."""
-    return 1 if shared_port(run.spec for run in runs) else max(run.spec.side_by_side for run in runs)
+    return 1 if shared_port(run.spec for run in runs) else max((run.spec.side_by_side for run in runs), default=1)
 
 
 def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) -> dict[str, object]:

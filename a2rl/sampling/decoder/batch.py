@@ -49,8 +49,8 @@ class Batch(Generic[T]):
         rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
         is_long_rope = rope.get("rope_type") == "longrope"
         self._near: float = rope["original_max_position_embeddings"] if is_long_rope else math.inf
-        """The most tokens of a text that such a model reads with its factors for short ones. The longest text of a pass
-        decides for all, and a text that grows longer is read again."""
+        """The most tokens of a text that a model with longrope reads with its factors for short texts. The longest text
+        of a pass decides for all, so the others, which are far, have passes of their own."""
         self._takes_far = True
 
     @property
