@@ -94,7 +94,8 @@ class VllmSampler(Sampler):
                 if in_work:
                     answer = self._receive()
                     in_work.remove(answer["id"])
-                    work.answer(answer["id"], Completion(**answer["completion"]).until(params.stop), answer["cached_tokens"])
+                    completion = Completion(**answer["completion"]).until(params.stop)
+                    work.answer(answer["id"], completion, answer["cached_tokens"])
                 elif not work.wait_for_futures():
                     return work.results()
         except BaseException:
