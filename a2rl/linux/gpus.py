@@ -143,7 +143,7 @@ def select(gpus: Sequence[Gpu], named: str) -> tuple[tuple[Gpu, ...], str]:
 
 def device_files(dev: Path = Path("/dev")) -> list[Path]:
     """Returns the device files of all GPUs and of their driver."""
-    return [node for node in dev.iterdir() if node.name.startswith(GPU_NODES)]
+    return [node for node in dev.glob("*") if node.name.startswith(GPU_NODES)]
 
 
 def driver_nodes(gpus: Sequence[Gpu], dev: Path = Path("/dev")) -> tuple[str, ...]:

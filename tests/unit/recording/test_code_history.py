@@ -386,7 +386,7 @@ SETTINGS_OF_GIT = {
     ".gitattributes": "* text working-tree-encoding=UTF-16 filter=evil diff=evil ident\n",
     ".gitmodules": "[submodule\n not a configuration",
     ".gitignore": "*\n",
-    ".mailmap": "\0",
+    ".mailmap": "A <a@b> <c@d>\n",
     ".lfsconfig": "[lfs]\n\turl = http://evil\n",
 }
 

@@ -21,6 +21,7 @@ from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
 from a2rl.results.suite.run_summary import Summaries, summaries, summary_of
 from a2rl.run.budget import this_boot
 from a2rl.run.directory import RunDir
+from a2rl.run.owner import trust
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run, simulate_suite
 
@@ -341,6 +342,7 @@ def test_only_pages_of_runs_that_exist_are_linked(tmp_path: Path) -> None:
     run, unfinished = simulate_run(settings, 1), simulate_run(settings, 2)
     run.report.parent.mkdir()
     run.report.touch()
+    trust(run, settings)
     page = write_suite_report("sim", [run, unfinished], settings)
     assert run.root == large / run.id
     assert f'href="{os.path.relpath(large, page.parent)}/{run.id}/report/index.html"' in page.read_text()
