@@ -79,7 +79,7 @@ class FileClaims(Claims):
         """Returns the row of a run; None if it is unknown."""
         if not self._path(run_id).exists():
             return None
-        with self._locked(run_id):  # a take locks the run before it writes who the owner is
+        with self._locked(run_id, shared=True):  # a take locks the run before it writes who the owner is
             row = self._read(run_id)
             return None if row is None else self._show(row)
 
@@ -124,10 +124,10 @@ class FileClaims(Claims):
     def _path(self, run_id: str) -> Path:
         return self._folder / f"{run_id}.json"
 
-    def _locked(self, run_id: str) -> AbstractContextManager[None]:
-        """Lets one process at a time change a row."""
+    def _locked(self, run_id: str, shared: bool = False) -> AbstractContextManager[None]:
+        """Lets one process at a time change a row, or several read it."""
         row = f"another process changes the row of run {run_id}"
-        return file_lock(self._folder / f".{run_id}.lock", row, LOCK_TIMEOUT_S, heeds_stop=False)
+        return file_lock(self._folder / f".{run_id}.lock", row, LOCK_TIMEOUT_S, shared, heeds_stop=False)
 
 
 def _shown(row: _Stored, live: bool) -> RunRow:

@@ -29,7 +29,7 @@ from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.failure import is_unfinished, refusal
 from a2rl.run.names import FILE, read_stored
-from a2rl.run.owner import locked, owned, trust
+from a2rl.run.owner import is_made_here, locked, owned, trust
 from a2rl.run.records import GradeRecord
 from a2rl.run.spec import RunSpec
 
@@ -123,7 +123,8 @@ def held(
         since = awake_and_asleep()
         claim = cluster.claims.take(new_run(spec), this_owner())
         with _claimed(run, cluster, claim, on_lost, since) as lease:
-            trust(run, settings)  # a worker's checkout may have it only from the store
+            if not is_made_here(run, settings):  # a worker's checkout may have it only from the store
+                trust(run, settings)
             yield Tenure(lease)
 
 

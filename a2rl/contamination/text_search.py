@@ -286,8 +286,9 @@ class TextSearch:
         """
         self._index, self._given, rng = ItemIndex(items, known), set(known), random.Random(0)
         some = known[:: max(1, len(known) // CALIBRATED_ON)]
-        copies = min(MOST_COPIES, COPIED_CHARS // (1 + sum(map(len, some))))
-        for text in some:
+        numbered = [text for text in some if NUMBERS.search(text)]
+        copies = min(MOST_COPIES, COPIED_CHARS // (1 + sum(map(len, numbered))))
+        for text in numbered:
             for _ in range(max(FEWEST_COPIES, copies)):
                 self._index.leave_out(renumbered(text, rng))
         other_half = chance_hits(ItemIndex(items, some[::2]), some[1::2])

@@ -129,7 +129,9 @@ def check_python(python: Path, isolation: Isolation, settings: Settings, read: S
     if ended.ok:
         return
     why = _last(ended.output)
-    closed = "user" in isolation.layers or why.endswith(os.strerror(errno.EACCES))
+    file, _, reason = why.rpartition(": ")
+    is_closed_to_us = reason == os.strerror(errno.EACCES) and not os.access(file, os.R_OK)
+    closed = "user" in isolation.layers or is_closed_to_us
     remedy = "make what it needs readable with `chmod -R o+rX FOLDER`" if closed else OTHERWISE
     raise UsageError(f"the agent could not start in its sandbox ({why}): {remedy}")
 

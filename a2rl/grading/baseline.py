@@ -75,10 +75,15 @@ def load_or_grade(
     """
     key = digest_of(depends_on)
     folder = settings.baselines / "cache" / key[:16]
-    if (found := _stored(job, depends_on, settings.baselines)) is not None and not problem(found.items):
+
+    def usable() -> StoredBaseline | None:
+        found = _stored(job, depends_on, settings.baselines)
+        return None if found is None or problem(found.items) else found
+
+    if (found := usable()) is not None:
         return found
     with file_lock(folder.with_name(f".{folder.name}.lock"), "another run grades the same baseline", GRADING_TIMEOUT_S):
-        if (found := _stored(job, depends_on, settings.baselines)) is not None and not problem(found.items):
+        if (found := usable()) is not None:
             return found
         result = grade(job)
         if why := result.score.reason or problem(result.items):

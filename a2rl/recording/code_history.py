@@ -25,6 +25,7 @@ from a2rl.core.printable import printable
 from a2rl.core.processes import KILLED
 from a2rl.core.secrets import scrub, scrub_file
 from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder
+from a2rl.sandbox.storage import bytes_below
 
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 2000
@@ -137,7 +138,7 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
 
 def is_full(repository: Path) -> bool:
     """Whether the history has reached its limit, so that later states are not in it."""
-    return sum(each.lstat().st_size for each in repository.glob(".git/objects/**/*")) >= MAX_HISTORY_BYTES
+    return bytes_below([str(repository / ".git/objects")]).used >= MAX_HISTORY_BYTES
 
 
 def commits(repository: Path) -> list[str]:

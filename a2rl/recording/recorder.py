@@ -255,7 +255,7 @@ def copy_name(path: str) -> str:
     the paths. The manifest has it, so no part of it may be a secret for `scrub`."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     name = scrub(UNUSUAL.sub("-", scrub(path))[-180:].lstrip(".-"))  # again: what is left may look like a key only now
-    return f"{UNUSUAL.sub('-', name).lstrip('-')}.{digest}"
+    return f"{UNUSUAL.sub('-', name).lstrip('-') or 'transcript'}.{digest}"
 
 
 def _cpu_s() -> float:

@@ -92,15 +92,9 @@ class Completion:
     An episode ends there."""
 
     def until(self, stop: Sequence[str]) -> "Completion":
-        """The same completion up to the first of some stop strings."""
-        text = before_stop(self.text, stop)
-        return self if text == self.text else replace(self, text=text, finish="stop")
-
-
-def before_stop(text: str, stop: Sequence[str]) -> str:
-    """Returns a text up to the one of these that ends first: what a reader of single characters would stop at."""
-    starts = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
-    return text[: min(starts, default=(0, len(text)))[1]]
+        """The same up to the one of these that ends first: what a reader of single characters would stop at."""
+        ends = [(self.text.find(each) + len(each), self.text.find(each)) for each in stop if each in self.text]
+        return replace(self, text=self.text[: min(ends)[1]], finish="stop") if ends else self
 
 
 T = TypeVar("T")

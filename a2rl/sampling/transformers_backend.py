@@ -20,16 +20,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from a2rl.core.errors import InvalidSubmissionError, LackOfMemoryError, UsageError, first_line
-from a2rl.sampling import (
-    NO_KWARGS,
-    Completion,
-    Conversation,
-    OnEnd,
-    Prompt,
-    Sampler,
-    SamplingParams,
-    translated,
-)
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
     Decoder,
     Decoding,

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
+from a2rl.linux.landlock import LIBC
 from a2rl.linux.process_tree import is_alive
 from a2rl.linux.resources import free_space
 
@@ -41,6 +42,8 @@ MAX_NOTED = 100
 
 SHARED_MEMORY = (b"/dev/", b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/[aio]", b"/drm mm object")
 """What the kernel calls mapped files that are on no disk; they count as removed."""
+_KCMP = {"x86_64": 312, "aarch64": 272}[os.uname().machine]
+_KCMP_FILES = 2
 
 
 class DiskWatch:
@@ -50,14 +53,16 @@ class DiskWatch:
     folder without permissions, a path that is too long or too many files would hide what the agent uses.
     """
 
-    def __init__(self, folders: Iterable[str], limit: int) -> None:
+    def __init__(self, folders: Iterable[str], limit: int, can_hide: bool = True) -> None:
         """Starts to watch.
 
         Args:
             folders: The folders that the agent can write to; the first one determines the disk.
             limit: The limit in bytes; 0: none.
+            can_hide: Whether a process that nobody can look at was meant to hide what it has open. Without a sandbox,
+                some programs do so by themselves.
         """
-        self._folders, self._limit = list(folders), limit
+        self._folders, self._limit, self._can_hide = list(folders), limit, can_hide
         self._free, self._free_files = free_space(Path(self._folders[0]))
         self._most_files = self._free_files // 2
         self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used if limit else 0
@@ -82,7 +87,7 @@ class DiskWatch:
         if self._has_files and below.files > self._most_files:
             return f"it has {below.files:,} files, more than half of what the disk had room for"
         used = below.used + removed.used
-        if not (below.is_complete and removed.is_complete):
+        if not (below.is_complete and (removed.is_complete or not self._can_hide)):
             used = max(used, self._used_at_start + self._free_at_start - free)
         if used <= self._limit:
             return ""
@@ -163,12 +168,17 @@ def removed_bytes(processes: Iterable[int]) -> Measured:
 def _tasks(pid: int) -> Iterator[tuple[int, bool]]:
     """Yields the threads of a process, and whether their mappings have to be looked at.
 
-    Each can have open files of its own, and the first may end before the others: then only they say what is mapped.
+    Those that share the open files of the first are left out. It may end before the others: then only they say what is
+    open and mapped.
     """
     with contextlib.suppress(OSError):
         tasks = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - names alone
         is_first_alive = is_alive(pid)
-        yield from ((task, task == pid or not is_first_alive) for task in tasks)
+        for task in tasks:
+            if task == pid or not is_first_alive:
+                yield task, True
+            elif LIBC.syscall(_KCMP, pid, task, _KCMP_FILES, 0, 0):  # open files of its own, or nobody knows
+                yield task, False
 
 
 def _status(file: str) -> os.stat_result | None:

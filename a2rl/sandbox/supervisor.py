@@ -266,7 +266,7 @@ class Supervision:
         command, path = self._command, Path(self._command.trace)
         trace = ProcessTrace.begin(command.env.get(MARKER, ""), self._terminator.group)
         folders = command.confinement.write if command.confinement else ()
-        disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk)
+        disk = DiskWatch(dict.fromkeys((command.cwd, *folders)), command.resources.disk, bool(command.confinement))
         # The kernel limits the processes of other users, and those of a control group, where there is one.
         is_root = os.geteuid() == 0 and not (command.confinement and command.confinement.user)
         most, look_at, crowd = command.resources.processes if is_root else 0, 0.0, ""
@@ -275,8 +275,8 @@ class Supervision:
                 begun_s = time.thread_time()
                 trace = trace.update(os.getpid())
                 trace.write(path)
-                if most and (count := sum(resources.count_tasks(pid) for pid, _ in trace.seen)) > most:
-                    crowd = f"it has {count:,} processes and threads, more than {most:,}"
+                if most and (count := sum(resources.count_tasks(pid) for pid, _ in trace.seen)) > 2 * most:
+                    crowd = f"it has {count:,} processes and threads, more than twice {most:,}"
                 look_at = time.monotonic() + PAUSE_FACTOR * (time.thread_time() - begun_s)
             if problem := crowd or disk.check(tree.descendants(os.getpid())):
                 self._stopped = problem

@@ -4,6 +4,7 @@ import ast
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import time
@@ -17,9 +18,8 @@ from a2rl.core.errors import TaskDefinitionError, last_words
 from a2rl.core.files import folder_digest, read_jsonl
 from a2rl.core.printable import printable
 from a2rl.core.processes import tied_to_parent
-from a2rl.handout import HERE
 from a2rl.handout.rows import is_interactive, stops
-from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T, before_stop
+from a2rl.sampling import NO_KWARGS, Completion, Conversation, Prompt, Sampler, SamplingParams, T
 from a2rl.scoring.score import ItemResult, summarise
 from a2rl.task_api.catalog import OWN, load_grader, load_preparer, load_task, load_twins, task_folder
 from a2rl.task_api.contract import (
@@ -46,10 +46,9 @@ OF_AGENTS = ("vllm",)
 """What this environment lacks, and the one that agents train with may have."""
 ORDER = "do not use hash() or the order of a set"
 AGAIN = "import sys; sys.path[:] = sys.argv[6:]; from a2rl.task_api.check import main; main(*sys.argv[1:6])"
-IMPORTS = (
-    "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(each) for each in sys.argv[2:]]"
-)
+IMPORT = "import sys; sys.path.insert(0, sys.argv[1]); import items"
 DRAWN, SEED = "drawn", "first secret"
+_ENDS = re.compile(r"[\w:.?!,]\Z")
 NO_IDEA = "no idea"
 MOST_KNOWN = 0.05
 """The share of the items of a draw that `prepare` may have written, too."""
@@ -292,7 +291,7 @@ def _gold(check: TaskCheck) -> str:
         results = check.scored(outputs, ids) if ids else []
         if wrong := [each for each in results if each.verdict != "correct" or each.value < 1]:
             text, why = outputs[wrong[0].id], ""
-            if not is_interactive(items) and before_stop(text, stops(items)) != text:
+            if not is_interactive(items) and any(stop in text for stop in stops(items)):
                 why = ": it contains STOP"
             elif outputs is not check.gold:
                 why = ": after this prompt, models begin with a space"
@@ -302,10 +301,11 @@ def _gold(check: TaskCheck) -> str:
 
 
 def _after_space(check: TaskCheck) -> dict[str, str]:
-    """Returns the right answers to prompts that end without a space, as models are taught to write them."""
-    _, prompts = check.unanswered
-    asked = zip(check.ids, prompts, strict=False)
-    return {each: f" {check.gold[each]}" for each, text in asked if isinstance(text, str) and not text[-1:].isspace()}
+    """Returns the right answers to prompts that end with a word or a colon, as models are taught to write them."""
+    if is_interactive(getattr(check.grader, "items", None)):
+        return {}
+    asked = zip(check.ids, check.unanswered[1], strict=False)
+    return {each: f" {check.gold[each]}" for each, text in asked if isinstance(text, str) and _ENDS.search(text)}
 
 
 def _steps(check: TaskCheck) -> str:
@@ -410,11 +410,11 @@ def _alone(check: TaskCheck) -> str:
                 lacking.append("." * node.level + (node.module or ""))
             if lacking:
                 return f"{path.name} imports {lacking[0]}, which agents do not have"
-    own = sorted(path.stem for path in check.visible.glob("*.py") if not (HERE / path.name).is_file())
     try:
-        _python(IMPORTS, str(check.visible), *own)
+        if (check.visible / "items.py").is_file():
+            _python(IMPORT, str(check.visible))
     except TaskDefinitionError as error:
-        return f"agents get no other file, and importing these fails: {error}"
+        return f"agents get no other file, and importing items.py fails: {error}"
     return ""
 
 

@@ -24,7 +24,7 @@ from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.handout import hand_out
 from a2rl.handout import rows as handed_out
 from a2rl.handout.rows import asked, gold, is_interactive, stops
-from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt, before_stop
+from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import MOST, ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options, failure_text
 
@@ -169,7 +169,7 @@ class RowsGrader:
                 self._replayed(each, rows[each], outputs[each].splitlines()[: limits.max_steps]) for each in there
             ]
         else:
-            given = [Completion(before_stop(outputs[each], stops(self.items)), "stop", 0, 0) for each in there]
+            given = [Completion(outputs[each], "stop", 0, 0).until(stops(self.items)) for each in there]
             results = self.judged(there, [rows[each] for each in there], given)
         missing = {each: ItemResult(id=each, verdict="errored", reason="no completion was given") for each in ids}
         return list((missing | {result.id: result for result in results}).values())

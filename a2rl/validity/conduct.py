@@ -109,7 +109,9 @@ def full_records(evidence: RunEvidence) -> Iterator[Finding]:
     full = [path for name in RECORDS if EventLog(path := run.logs / name).is_full]
     full += [path for path in _kept(evidence) if path.is_file() and path.stat().st_size >= MAX_PRINTED]
     processes = run.logs / "processes.jsonl"
-    if processes.is_file() and any(row.get("event") == FULL for row in read_jsonl(processes)):
+    # Without a sandbox, programs such as codex hide from ordinary users what they have open.
+    is_confined = run.spec.sandbox != "none"
+    if is_confined and processes.is_file() and any(row.get("event") == FULL for row in read_jsonl(processes)):
         full.append(processes)
     if full:
         places = [Evidence(what="a full record", file=str(path.relative_to(run.root))) for path in full]

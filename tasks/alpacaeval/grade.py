@@ -25,7 +25,7 @@ from a2rl.core.model_text import answer_of
 from a2rl.judge.client import DOLLARS, Answer, Asking, Question
 from a2rl.judge.local import open_judge
 from a2rl.judge.params import JudgeConfig
-from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt, before_stop
+from a2rl.sampling import Completion, Conversation, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.means import Interval, mean_interval
 from a2rl.scoring.paired import Improvement, difference_interval
 from a2rl.scoring.score import Headline, ItemResult, Verdict, errors_tolerated
@@ -91,9 +91,7 @@ def score_outputs(
 ) -> list[ItemResult]:
     """See `a2rl.task_api.contract.JudgedGrader`."""
     items = _selected(hidden, ids)
-    completions = {
-        each: Completion(before_stop(outputs[each], (STOP,)), "stop", 0, 0) for each in ids if each in outputs
-    }
+    completions = {each: Completion(outputs[each], "stop", 0, 0).until((STOP,)) for each in ids if each in outputs}
     with open_judge(judging, *OWN_JUDGE) as judge:
         asking = judge.asking(errors_tolerated(len(items)))
         for item in items:

@@ -97,7 +97,12 @@ _TAKEN_BACK = re.compile(
     r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong)",
     re.IGNORECASE,
 )
-_SETTLING = re.compile(r"\d|n't\b|\b(?:no|nope|not|wrong|incorrect|mistaken?|error|oops|forgot)\b", re.IGNORECASE)
+_SETTLING = re.compile(
+    r"\d|n't\b|\b(?:no|nope|not|wrong|incorrect|mistaken?|error|oops|forgot|instead|half|twice"
+    r"|too (?:high|low|many|much|few|little|big|small)|(?:should|must|need to|have to) (?:have )?"
+    r"(?:add|subtract|divide|multiply|use|count|include))\w*\b",
+    re.IGNORECASE,
+)
 """What makes more of "Wait" than a pause, if it comes behind it."""
 _GUESS = re.compile(
     r"\b(?:(?:it|this|that|answer|result|number|total) (?:could|might|may)(?: also)? be"

@@ -165,7 +165,7 @@ def test_rows_may_be_made_one_by_one(root: Path, tmp_path: Path) -> None:
         ("static", "items.py", "row['question']", "row['?']", "items.py, line 7: KeyError: '?'"),
         ("static", "items.py", "STOP", "from a2rl.core.files import read_jsonl\nSTOP", "items.py imports files, which"),
         ("static", "items.py", "STOP", "HINT = open(__file__.replace('items.py', 'task.py')).read()\nSTOP",
-         "agents get no other file, and importing these fails: FileNotFoundError: "),
+         "agents get no other file, and importing items.py fails: FileNotFoundError: "),
         ("static", "items.py", "STOP", "from .task import TASK\nSTOP", "items.py imports .task, which agents do not"),
         ("static", "items.py", "return float(", "float(", "reward(row, answer) must return a number from 0 to 1"),
         ("static", "items.py", "return f", "f", "prompt(row) must return a text or a chat, and not None"),

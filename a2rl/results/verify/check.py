@@ -110,9 +110,10 @@ NOTHING_ABSENT = Absent()
 
 NOT_COMPARED = {
     "schema_version", "ledger_head",
-    "reason", "story", "selection", "sample", "not_valid_because", "not_comparable_because",
+    "reason", "story", "selection", "sample", "not_valid_because", "comparable", "not_comparable_because",
 }  # fmt: skip
-"""What another version of a2rl may write in another way: the texts of a report, and what names its state."""
+"""What another version of a2rl may write in another way: the texts of a report, what names its state, and whether it is
+comparable with the paper, which a preset says."""
 SHOWN = 5
 """The number of files and figures that are named."""
 NOT_CLOSED = "the run is not finished"
@@ -223,7 +224,8 @@ def check_report(run: RunDir, absent: Absent) -> None:
     compared = ""
     if folder / DATA in shown:
         may_differ = ("validity", "gain") if VALIDITY in newer else ()
-        left_out = _check_figures(json.loads(shown[folder / DATA]), json.loads(scrub(at_end[DATA])), may_differ)
+        there = json.loads(shown[folder / DATA])
+        left_out = _check_figures(there, json.loads(scrub(at_end[DATA])), may_differ, bool(absent.files))
         compared = f"; the figures in {DATA} are those of the run (not compared: {left_out})"
     made_by = run.spec.git_commit[:12] or run.spec.versions.get("a2rl")
     lawful = [f"without {name}" for name in sorted(absent.files)] + [f"with a newer {name}" for name in newer]
@@ -247,32 +249,36 @@ def commit_here() -> str:
     return "none" if commit.endswith(CHANGED) else commit
 
 
-def _check_figures(claimed: Any, found: Any, may_differ: Collection[str]) -> str:
+def _check_figures(claimed: Any, found: Any, may_differ: Collection[str], may_lack: bool) -> str:
     """Compares the figures of two reports, which every version computes in the same way, without the texts around them.
+
+    Args:
+        may_differ: Parts that are not compared.
+        may_lack: Whether files are not here, so that what one of the two does not know is not compared.
 
     Returns:
         What was not compared.
     """
     differences = [each for each in _differences(claimed, found, "") if each[0] not in may_differ]
-    wrong = sorted(place for place, is_on_both_sides in differences if is_on_both_sides)
+    wrong = sorted(place for place, values in differences if values and not (may_lack and None in values))
     require(not wrong, f"{DATA} has another {_named(wrong)} than the run")
-    return _named(["texts", *may_differ, *sorted(place for place, _ in differences)])
+    return _named(["texts", "comparable", *may_differ, *sorted(place for place, _ in differences)])
 
 
-def _differences(claimed: Any, found: Any, place: str) -> Iterator[tuple[str, bool]]:
-    """Yields where two reports differ, and whether both of them have something there."""
+def _differences(claimed: Any, found: Any, place: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yields where two reports differ, and what they have there; nothing if only one of them has something."""
     if isinstance(claimed, dict) and isinstance(found, dict):
         for key in (claimed.keys() | found.keys()) - NOT_COMPARED:
             inner = f"{place}.{key}" if place else key
             if key in claimed and key in found:
                 yield from _differences(claimed[key], found[key], inner)
             else:
-                yield inner, False
+                yield inner, ()
     elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
         for number, each in enumerate(claimed):
             yield from _differences(each, found[number], f"{place}.{number}")
     elif not _follows(claimed, found):
-        yield place, True
+        yield place, (claimed, found)
 
 
 def check_items(run: RunDir) -> None:

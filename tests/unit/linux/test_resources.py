@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
@@ -20,7 +21,7 @@ from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
-from a2rl.sandbox.storage import DiskWatch, Measured, bytes_below, removed_bytes
+from a2rl.sandbox.storage import DiskWatch, Measured, _tasks, bytes_below, removed_bytes
 
 FORKS = """
 import os, time
@@ -97,7 +98,7 @@ def test_processes_of_root_are_counted(run_agent: Run, monkeypatch: pytest.Monke
     program = "from a2rl.sandbox import supervisor as it; it.ControlGroup.make = lambda _: None; it.main()"
     monkeypatch.setattr("a2rl.sandbox.process.module_command", lambda *_: [sys.executable, "-c", program])
     ended, _ = run_agent(FORKS + "time.sleep(60)", Resources(processes=40))
-    assert ended.stopped.endswith("processes and threads, more than 40")
+    assert ended.stopped.endswith("processes and threads, more than twice 40")
     assert ended.killed > 40
 
 
@@ -157,6 +158,16 @@ def test_a_file_on_its_way_through_a_socket_is_missed(tmp_path: Path) -> None:
         assert not removed_bytes([os.getpid()]).is_complete
         os.close(socket.recv_fds(theirs, 1, 1)[1][0])
         assert removed_bytes([os.getpid()]).is_complete
+
+
+def test_open_files_that_threads_share_are_looked_at_once() -> None:
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    looked_at = list(_tasks(os.getpid()))
+    end.set()
+    assert looked_at == [(os.getpid(), True)]
 
 
 HIDDEN = {

@@ -310,7 +310,7 @@ def test_a_page_of_another_version_is_not_vouched_for(tmp_path: Path) -> None:
     found = of_report(finished)
     assert found.problem == ""
     assert f"by this version instead of a2rl {'ab' * 6}, the page differs; the figures" in found.not_checked
-    assert "are those of the run (not compared: texts)" in found.not_checked
+    assert "are those of the run (not compared: texts, comparable)" in found.not_checked
 
 
 def test_without_git_a_page_of_this_version_is_vouched_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def of_forged_figures(finished: Finished, change: Callable[[dict[str, Any]], Non
     [
         ("improvement", 99.9), ("improvement", {}), ("verdict", "worse"), ("validity", "void"), ("submissions", []),
         ("submissions.0.score", 99.9), ("submissions.0.elapsed_s", 1.0), ("metrics.time_to_best", 1.0),
-        ("elapsed_s", 1.0), ("budget_s", 1.0), ("cross_fitted", 99.9), ("comparable", True),
+        ("elapsed_s", 1.0), ("budget_s", 1.0), ("cross_fitted", 99.9),
         ("settings.model", "another"), ("agent", "another"), ("task", "another"),
         ("seen", {"requests": 1}), ("baseline", []), ("final.score", "99.9"),
     ],
@@ -363,7 +363,7 @@ def test_figures_that_a_report_lacks_are_named(finished: Finished) -> None:
         del report["gain"]
 
     found = of_forged_figures(finished, forge_figures)
-    assert "(not compared: texts, baseline.ci, baseline.correct, baseline.errored, baseline." in found.not_checked
+    assert "(not compared: texts, comparable, baseline.ci, baseline.correct, baseline.errored and " in found.not_checked
 
 
 def test_a_page_drawn_before_the_validity_fell_is_no_forgery(tmp_path: Path) -> None:
