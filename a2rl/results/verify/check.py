@@ -21,7 +21,7 @@ from a2rl.grading.job import GradeResult, ids_of_run, score_items
 from a2rl.grading.submission_states import invalid_pruning, pruned
 from a2rl.models.base_model import model_digest
 from a2rl.models.checkpoint import weights_digest
-from a2rl.recording.code_history import GitMissingError, check_history, commits
+from a2rl.recording.code_history import GitMissingError, check_history, commits, git_program
 from a2rl.recording.code_reading import changed_copies
 from a2rl.results.manifest import MAY_CHANGE, VALIDITY, Manifest, changed_files, read_manifest
 from a2rl.results.report.page import DATA, report_files
@@ -213,6 +213,8 @@ def check_report(run: RunDir, absent: Absent) -> None:
         return all(text == scrub(drawn.get(path.name, "")) for path, text in shown.items())
 
     try:
+        if (run.code / ".git").is_dir():
+            git_program()  # raises: without git, the page has no changes of the code
         at_end = report_files(run, settings_of(run), entries[:end])
         if is_shown(at_end) or is_shown(report_files(run, settings_of(run), entries)):
             return

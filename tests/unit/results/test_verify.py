@@ -327,6 +327,12 @@ def test_a_page_is_not_vouched_for_if_files_are_left_out(tmp_path: Path) -> None
     assert "drawn without trajectory.json, the page differs" in found.not_checked
 
 
+def test_without_git_no_page_is_a_forgery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished = finished_run(tmp_path / "checkout", in_full=True)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert "git is not installed" in of_report(finished).not_checked
+
+
 def of_forged_figures(finished: Finished, change: Callable[[dict[str, Any]], None]) -> CheckOutcome:
     path = finished.run.report.with_name("report.json")
     report = json.loads(path.read_text())
