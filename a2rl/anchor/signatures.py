@@ -8,6 +8,7 @@ Keys are Ed25519 keys in PEM files: the signer's private key, and the public key
 its public part, 64 hexadecimal digits, so a signature says which key it needs.
 """
 
+import os
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -101,7 +102,7 @@ def _readable_by_others(path: Path) -> bool:
 FILE = "signatures.jsonl"
 PURPOSE = "a2rl ledger head 1"
 """Begins each signed message, so that a signature for something else never counts as one of a head."""
-MAX_BYTES = 64 << 20
+MAX_BYTES, MAX_LINE = 64 << 20, 1 << 20
 SKEW_S = 60.0
 """How far the clocks of a signer and of a pipeline may differ, with the time that a request takes."""
 LATE_S = 900.0
@@ -176,7 +177,9 @@ def drop_half_line(folder: Path) -> None:
     """
     try:
         with suppress(FileNotFoundError), (folder / FILE).open("r+b") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
+            end = max(0, file.seek(0, os.SEEK_END) - MAX_LINE)
+            file.seek(end)
+            file.truncate(end + file.read(MAX_LINE).rfind(b"\n") + 1)
     except OSError as error:
         raise machine_failure(f"write {folder / FILE}", error) from error
 

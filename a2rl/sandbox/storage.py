@@ -42,7 +42,7 @@ MAX_NOTED = 100
 
 SHARED_MEMORY = (b"/dev/", b"/memfd:", b"/SYSV", b"/anon_hugepage", b"/[aio]", b"/drm mm object")
 """What the kernel calls mapped files that are on no disk; they count as removed."""
-_KCMP = {"x86_64": 312, "aarch64": 272}[os.uname().machine]
+_KCMP = {"x86_64": 312, "aarch64": 272}.get(os.uname().machine, -1)
 _KCMP_FILES = 2
 
 
