@@ -16,6 +16,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from decoder import (
     Chat,
     Decoder,
@@ -220,10 +221,14 @@ def _decoder(model: Any, ends: set[int], player: Any) -> Iterator[Decoder | Vllm
 def _playing(model: Any, player: Any) -> Iterator[Any]:
     """The model that plays: the copy with the current weights, or the model in evaluation mode.
 
-    An adapter is not merged for that: in bfloat16, adding it and taking it away again changes the weights each time.
+    In a copy, an adapter is merged: without that, two cores take 1.7 times as long for Qwen2.5-Coder-0.5B. In the model
+    itself it is not: in bfloat16, adding it and taking it away again changes the weights each time.
     """
     if player is not None:
-        player.load_state_dict(model.state_dict())
+        copied = dict(player.named_parameters())
+        with torch.no_grad():
+            for name, weights in checkpoint_weights(model):
+                copied[name].copy_(weights)
         yield player
         return
     was_training = model.training

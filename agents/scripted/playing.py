@@ -25,8 +25,9 @@ FASTER_AT_ONCE = 2.0
 ANSWERS = 4
 """The most answers that are sampled to a question."""
 TEMPERATURE = 0.3
-"""The temperature at which they are sampled: low, because a higher one makes small models err, and most questions are
-asked once. Of what Qwen2.5-Coder-0.5B answers to gsm8k, 3% is right at 1, 8% at 0.6, and 17% without sampling."""
+"""The temperature at which they are sampled, after each question has been answered once without sampling. It is low,
+because a higher one makes small models err. Of what Qwen2.5-Coder-0.5B answers to gsm8k with examples, 3% is right at
+1, 8% at 0.6, and 17% without sampling; without examples, 23% of 96 at 0.3, and 29% without sampling."""
 FEWEST_MEASURED, SLOW_S = 8, 4.0
 """A model is measured on at least so many episodes. First it plays as many as fit into the time if each takes these
 seconds, which says how many more do."""
@@ -120,9 +121,10 @@ class Player:
             way = max(ways, key=share)
             fit = FASTER_AT_ONCE * left_s / self.episode_s if self.episode_s else AT_ONCE
             size = int(min(AT_ONCE, max(FEWEST_MEASURED, fit)))
+            is_first = len(queue) > (ANSWERS - 1) * len(names)
             these, queue = queue[:size], queue[size:]
             seed = self.seed + len(queue)
-            played = self.play(trained, these, TEMPERATURE, seed, ways[way], until)
+            played = self.play(trained, these, 0.0 if is_first else TEMPERATURE, seed, ways[way], until)
             asked[way] += sum(not episode.cut for episode in played)
             for name, episode in zip(these, played, strict=True):
                 if not episode.cut and episode.reward == 1 and len(episode.tokens) < self.settings["max_new_tokens"]:

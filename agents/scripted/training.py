@@ -20,7 +20,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from grading_client import log
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 ON_GPU = torch.cuda.is_available()
@@ -133,16 +134,16 @@ def load(path: Path) -> Trained:
     # A processor without instructions for bfloat16 takes forty times as long as in float32.
     in_half = not whole and (is_fast_in_bfloat16() or not fits(path, bytes_per_weight=4, tokens=FEWEST_TOKENS))
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16 if in_half else torch.float32)
+    model = model.to(PartialState().device)
     parameters = model.num_parameters()
+    player, has_room = engine, whole or fits(path, bytes_per_weight=2, tokens=MOST_TOKENS)
+    if not engine and computes_in_bfloat16(parameters) and has_room:
+        player = copy.deepcopy(model).to(torch.bfloat16).eval()  # before trainers and adapters change its methods
     if not whole:
         from peft import LoraConfig, get_peft_model
 
         log(f"a LoRA adapter for {parameters / 1e9:.1f} billion weights; {free_bytes() / 1e9:.0f} GB are free")
         model = get_peft_model(model, LoraConfig(r=64, lora_alpha=64, target_modules="all-linear"))
-    model = model.to(PartialState().device)
-    player = engine
-    if not engine and computes_in_bfloat16(parameters) and whole:
-        player = copy.deepcopy(model).to(torch.bfloat16).eval()  # before trainers change its methods
     return Trained(model, tokenizer, parameters, player)
 
 
@@ -396,17 +397,55 @@ class LearnedTokens:
         if len(part) > 1:
             seen = (order[:, None] >= order) & ((piece[:, None] == piece) | (piece == 0))
             mask = attention_masks(model, seen, positions[:, None] - positions)
-        output = model(
-            input_ids=tokens[None],
-            position_ids=positions[None],
-            attention_mask=mask,
-            use_cache=False,
-            logits_to_keep=before[learned],
-        )
-        losses = torch.nn.functional.cross_entropy(output.logits[0].float(), tokens[learned], reduction="none")
-        loss = (weights[learned] * losses).sum() * scale
-        self.accelerator.backward(loss)
+        with by_pieces(model, lengths.tolist()) if len(part) > 1 else nullcontext():
+            output = model(
+                input_ids=tokens[None],
+                position_ids=positions[None],
+                attention_mask=mask,
+                use_cache=False,
+                logits_to_keep=before[learned],
+            )
+            losses = torch.nn.functional.cross_entropy(output.logits[0].float(), tokens[learned], reduction="none")
+            loss = (weights[learned] * losses).sum() * scale
+            self.accelerator.backward(loss)  # which computes attention again, with checkpointing
         return loss.item()
+
+
+@contextmanager
+def by_pieces(model: Any, lengths: list[int]) -> Iterator[None]:
+    """Lets each piece of a line of texts attend to itself and to the first piece, and not compute what its mask hides.
+
+    A model that does not have transformers' attention `sdpa` keeps its own, with the mask for all of the line.
+    """
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **others: Any) -> tuple[Any, None]:
+        found, first = [], 0
+        for length in lengths:
+            own, shown = slice(first, first + length), slice(0, min(first, lengths[0]))
+            if length:
+                keys, values = (torch.cat([each[:, :, shown], each[:, :, own]], 2) for each in (key, value))
+                seen = torch.cat([mask[:, :, own, shown], mask[:, :, own, own]], 3)
+                found.append(sdpa(module, query[:, :, own], keys, values, seen, **others))
+            first = own.stop
+        return torch.cat(found, 1), None
+
+    if model.config._attn_implementation != "sdpa":
+        yield
+        return
+    AttentionInterface.register("by_pieces", attend)
+    model.set_attn_implementation("by_pieces")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
+def sdpa(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float | None = None, **others: Any) -> Any:
+    """Computes attention as transformers does, but on a processor without copies of the keys for each query head."""
+    if ON_GPU:
+        return AttentionInterface()["sdpa"](module, query, key, value, mask, scaling=scaling, **others)[0]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return attention(query, key, value, mask, scale=scaling, enable_gqa=True).transpose(1, 2)
 
 
 def add_gradients(model: torch.nn.Module) -> None:
