@@ -1,5 +1,6 @@
 """Tests the player that agents get, with very small random models: which models it plays, and where episodes end."""
 
+import copy
 import importlib
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Lfm2Config
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, Lfm2Config, LlamaConfig
 
 from a2rl.handout import rollout_workers
 from a2rl.sampling import SamplingParams, decoder, open_sampler
@@ -42,6 +44,11 @@ def gpt2() -> Any:
     return network(GPT2Config(vocab_size=WORDS, **sizes, bos_token_id=None, eos_token_id=0))
 
 
+def llama() -> Any:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return network(LlamaConfig(vocab_size=WORDS, **sizes, num_hidden_layers=2, tie_word_embeddings=True))
+
+
 class Talk:
     """An environment that always has something to say."""
 
@@ -74,6 +81,17 @@ def test_a_prompt_of_any_length_is_played_as_it_is_graded(
     [played] = episodes.play(model, tokenizer, [environment], max_new_tokens=new, turns=episodes.Until())
     assert (len(played.prompt), len(played.tokens)) == (graded.prompt_tokens, graded.tokens)
     assert (len(played.turns), played.reward) == (1, 1.0)
+
+
+def test_a_copy_plays_with_the_adapter_that_is_trained(episodes: Any, tokenizer: Any) -> None:
+    model = llama()
+    player = copy.deepcopy(model).eval()
+    adapted = get_peft_model(model, LoraConfig(target_modules="all-linear", init_lora_weights=False))
+    before, alone, copied = (
+        episodes.play(each, tokenizer, [Talk()], max_steps=3, player=other)[0].tokens
+        for each, other in ((player, None), (adapted, None), (adapted, player))
+    )
+    assert before != alone == copied
 
 
 def test_layers_that_cannot_be_played_here_are_named(episodes: Any, tokenizer: Any) -> None:
