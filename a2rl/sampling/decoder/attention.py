@@ -132,21 +132,13 @@ def _rectangle(
     name: str, module: Any, query: Any, key: Any, value: Any, mask: Any, others: dict[str, Any]
 ) -> torch.Tensor:
     """Returns [R, T, G, D]: the attention of transformers with that name, or `eager` of the model's own file."""
-    result: torch.Tensor
-    if name == "sdpa" and query.device.type == "cpu":
+    if name == "sdpa" and query.device.type == "cpu" and query.shape[2] > 1:
         # transformers copies the keys and values for each query head first, which takes longer than the attention.
-        if query.shape[2] > 1:
-            result = scaled_dot_product_attention(query, key, value, mask, scale=others.get("scaling"), enable_gqa=True)
-        else:
-            # The query heads of a head of keys stand where tokens do. One by one, they take ten times as long.
-            grouped = query.reshape(*key.shape[:2], -1, query.shape[3])
-            seen = mask.expand(-1, -1, grouped.shape[2], -1)
-            result = scaled_dot_product_attention(grouped, key, value, seen, scale=others.get("scaling"))
-            result = result.reshape(*query.shape[:3], -1)
-        return result.transpose(1, 2)
+        scale = others.get("scaling")
+        return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True).transpose(1, 2)
     eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
     function = AttentionInterface().get_interface(name, eager)
-    result = function(module, query, key, value, mask, **others)[0]
+    result: torch.Tensor = function(module, query, key, value, mask, **others)[0]
     return result
 
 
