@@ -8,6 +8,7 @@ service.
 import time
 
 from a2rl.agent_systems.definition import find_agent
+from a2rl.agent_systems.transcripts.ending import SESSION_GONE
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts, close_lost_attempt
 from a2rl.execution.prompt import StartContext
@@ -67,6 +68,9 @@ def _next_start(attempts: Attempts) -> StartContext | None:
     if last.reason in RESUMABLE:
         summary = attempts.summary(last.attempt)
         return StartContext("interrupted", trial, summary.last_message, summary.session)
+    if last.why.startswith(SESSION_GONE) and len(ends) > 1 and ends[-2].reason in RESUMABLE:
+        # Another machine has taken over the run, or the agent has removed it: once more, without the session.
+        return StartContext("interrupted", trial, attempts.summary(ends[-2].attempt).last_message)
     has_next_trial = last.reason in {"finished", "deadline"} and trial < run.spec.trials
     if has_next_trial and not run.ledger.events(ProcessesSurvived) and run.clock.remaining_s() > MIN_TRIAL_S:
         return StartContext("finished", trial + 1, attempts.summary(last.attempt).last_message)

@@ -178,14 +178,10 @@ def test_an_llm_of_ones_own_needs_no_key(work: Callable[..., RunDir], settings: 
     assert found[1] != "7"  # it is reached through the relay
 
 
-@pytest.mark.heavy
-def test_a_run_that_was_cut_off_goes_on_in_its_session(
-    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = work(play("work") + 'case "$1" in started) sleep 100;; esac\n')
+def interrupt(run: RunDir, checkout: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the agent until it has said something."""
     stop = threading.Event()
     monkeypatch.setattr(process, "STOP", stop)
-
     said = run.logs / "transcript-1.jsonl"
 
     def stop_when_it_has_spoken() -> None:
@@ -196,6 +192,14 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(
     with pytest.raises(InterruptedByUserError):
         execute(run, checkout)
     stop.clear()
+
+
+@pytest.mark.heavy
+def test_a_run_that_was_cut_off_goes_on_in_its_session(
+    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = work(play("work") + 'case "$1" in started) sleep 100;; esac\n')
+    interrupt(run, checkout, monkeypatch)
     record = execute(run, checkout)
     [_, [how, prompt]] = told(run)
     session = json.loads((TRANSCRIPTS / "work.jsonl").read_text().splitlines()[0])["session_id"]
@@ -203,6 +207,20 @@ def test_a_run_that_was_cut_off_goes_on_in_its_session(
     assert "were interrupted" in prompt
     assert "All done." in prompt
     assert (record.ended, record.attempts) == ("finished", 2)
+
+
+@pytest.mark.heavy
+def test_where_its_session_is_gone_it_begins_another(
+    work: Callable[..., RunDir], checkout: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = "touch code/gone; echo No conversation found with session ID: 1; exit 1"
+    run = work(f'case "$1" in resumed*) {gone};; esac\n' + play("work") + "[ -e code/gone ] || sleep 100\n")
+    interrupt(run, checkout, monkeypatch)
+    record = execute(run, checkout)
+    [_, _, [how, prompt]] = told(run)
+    assert (how, record.ended, record.attempts) == ("started", "finished", 3)
+    assert "were interrupted" in prompt
+    assert "All done." in prompt
 
 
 @pytest.mark.heavy

@@ -96,6 +96,7 @@ OWN_LIMITS = (
 )  # fmt: skip
 """What an agent system says when it ends by its own rules."""
 
+SESSION_GONE = "the session that it was to continue is gone"
 LOCAL = (
     _cause(
         r"command not found|(?:^|\s)(?:sh|dash|bash|\S+\.sh): (?:line )?\d+: \S+: not found|spawn \S+ ENOENT"
@@ -181,7 +182,7 @@ LOCAL = (
     ),
     _cause(
         r"session not found|no conversation found|no rollout found|session .{0,80} (does not exist|could not be found)",
-        "the session that it was to continue is gone", "machine",
+        SESSION_GONE, "machine",
     ),
     _cause(
         r"Unicode(De|En)codeError|codec can't",
