@@ -79,7 +79,8 @@ def traced_phase(work: Work, code: Sequence[Spot], file: str, commit: str, at_s:
     named = [(route, name) for name in work.classes if (route := trainer_route(name)) is not None]
     if named and not (work.has_own_loss and nearest and nearest.kind == "loop"):
         route, name = named[0]
-        why = f"{name.rpartition('.')[2]}, {work.steps} steps"
+        # A single step may stand for an unknown number: verl's trainers do not say how many they took.
+        why = name.rpartition(".")[2] + (f", {work.steps} steps" if work.steps > 1 else "")
         return phase(route_of_trainer(route, signs, work.settings), TRACED, why)
     rule = rule_of(signs)
     return phase(rule.route, rule.confidence, f"{rule.why}: {work.steps} steps, {work.generations} generations")

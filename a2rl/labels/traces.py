@@ -3,6 +3,7 @@
 Agents can write what they like into the file, so everything in it is checked, and limited.
 """
 
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,12 +104,12 @@ class Trace:
         led to the checkpoints that it had loaded. All phases until then, if it is not known who saved it.
 
         Args:
-            path: The folder of the checkpoint, absolute or relative to the workspace.
+            path: The folder of the checkpoint, absolute or relative to the workspace, as the agent wrote it.
             until: Seconds since 1970.
         """
         origins: dict[str, float] = {}
         saved, loaded = self.saved[-MAX_CHECKPOINTS:], self.loaded[-MAX_CHECKPOINTS:]
-        waiting, seen = [(path, until)], set[tuple[str, float]]()
+        waiting, seen = [(posixpath.normpath(path), until)], set[tuple[str, float]]()
         while waiting:
             folder, at = waiting.pop()
             if (folder, at) in seen:  # an agent can note many loads of many checkpoints
@@ -157,7 +158,8 @@ class _Process:
             work.has_own_loss, work.is_open = line.has_own_loss, True
         elif line.event == "trained" and self._work is not None and self._work.is_open:
             self._work.ended, self._work.is_open = line.t, False
-            self._work.steps = max(self._work.steps, line.steps if isinstance(line.steps, int) else not line.failed)
+            steps = line.steps if isinstance(line.steps, int) else int(not line.failed)
+            self._work.steps = max(self._work.steps, steps)
         elif line.event == "work":
             self._count(line, trace)
 

@@ -78,6 +78,13 @@ def test_a_trainer_that_took_no_step_trained_nothing(file: Path) -> None:
     assert route(file, train("DPOTrainer", 1.0), trained(2.0, steps=None)) == "DPO"
 
 
+def test_an_unknown_number_of_steps_is_not_told(file: Path) -> None:
+    [label] = traced_chain(write(file, train("RayPPOTrainer", 1.0), trained(2.0, steps=None)), {})
+    assert [each.what for each in label.evidence] == ["RayPPOTrainer"]
+    [label] = traced_chain(write(file, train("RayPPOTrainer", 1.0), trained(2.0, steps=5)), {})
+    assert [each.what for each in label.evidence] == ["RayPPOTrainer, 5 steps"]
+
+
 def test_a_killed_trainer_has_the_steps_that_were_counted(file: Path) -> None:
     assert route(file, train("GRPOTrainer", 1.0), work(5.0, 3, 4, 3)) == "GRPO"
     [found] = read_trace(file).works
@@ -115,7 +122,8 @@ def test_only_what_led_to_a_checkpoint_counts_for_it(file: Path) -> None:
         checkpoint("saved", 6.1, f"{saved}/v1/model.safetensors", "3"),
     ]
     trace = read_trace(write(file, *lines))
-    assert [work.process for work in trace.before("output/v1", 9.0)] == ["1", "3"]
+    for path in ("output/v1", "./output/v1", "output/v1/.", "output//v1", "output/sft/../v1/"):
+        assert [work.process for work in trace.before(path, 9.0)] == ["1", "3"]
     assert [work.process for work in trace.before(f"{saved}/dpo", 9.0)] == ["2"]
     assert [work.process for work in trace.before("output/unknown", 5.05)] == ["1", "2"]
 
