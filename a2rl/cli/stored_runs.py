@@ -253,7 +253,8 @@ def label(
 ) -> None:
     """Label runs anew: the route of training (SFT, DPO, GRPO ...) and the reasons of failures, with their evidence.
 
-    Every run is labelled when it ends; this command does it again, after an update for example.
+    Every run is labelled when it ends; this command does it again, after an update for example. It exits with 1 if the
+    second rater did not answer for every run.
 
     Example: `a2rl label gsm8k-scripted-20260412-093015-a1b2 --judge gpt-4.1`
     """
@@ -266,6 +267,8 @@ def label(
     kappa = _show_agreement(list(records.values()))
     if as_json:
         print_json({"kappa": kappa, "runs": {key: each.model_dump(mode="json") for key, each in records.items()}})
+    if judge is not None and any(each.second is None or not each.second.routes for each in records.values()):
+        raise typer.Exit(1)
 
 
 def _labelled(run: RunDir, settings: Settings, judge: str | None, max_usd: float) -> "LabelsRecord":
@@ -279,7 +282,8 @@ def _labelled(run: RunDir, settings: Settings, judge: str | None, max_usd: float
     params = params if params.model else params.resolved(params.annotator)
     second = rate(run, params, settings, max_usd)
     kept = labels_of(run) or record  # not what was computed now, if the run could not be read
-    run.write("labels", kept.model_copy(update={"second": second}))
+    if second.routes or kept.second is None or not kept.second.routes:  # a rating was paid for: no failure replaces it
+        run.write("labels", kept.model_copy(update={"second": second}))
     return record.model_copy(update={"second": second})
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from a2rl.cli.commands import app
 from a2rl.cli.stored_runs import _labelled
 from a2rl.core.processes import Reading
 from a2rl.judge.account import Account, SpendLimitError
@@ -96,6 +98,24 @@ def test_good_labels_stay_if_a_run_can_no_longer_be_read(tmp_path: Path, monkeyp
     monkeypatch.setattr("a2rl.labels.rater.rate", lambda *_: second)
     assert _labelled(run, settings, "gpt-4.1", 1.0).reason == "it needed too much memory"
     assert labels_of(run) == known.model_copy(update={"second": second})
+
+
+def test_a_failed_second_rating_replaces_no_paid_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = checkout(tmp_path)
+    run = make_run(settings, build_base_model(tmp_path / "models" / "small"))
+    paid = SecondRating(model="m", routes=("SFT", "DPO"), dollars=0.4)
+    failed = SecondRating(model="m", routes=(), reason="the judge cannot be reached")
+    other = SecondRating(model="n", routes=("GRPO",))
+    monkeypatch.setenv("A2RL_ROOT", str(settings.root))
+    codes, kept = [], []
+    for second in (failed, paid, failed, other):
+        monkeypatch.setattr("a2rl.labels.rater.rate", lambda *_, answer=second: answer)
+        done = CliRunner().invoke(app, ["label", run.id, "--judge", "gpt-4.1"])
+        assert ("cannot be reached" in done.output) == (second is failed)
+        codes.append(done.exit_code)
+        kept.append(getattr(labels_of(run), "second", None))
+    assert kept == [failed, paid, paid, other]
+    assert codes == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(
