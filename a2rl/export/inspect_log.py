@@ -154,14 +154,17 @@ def _sample(name: str, messages: Sequence[dict[str, Any]], scores: dict[str, Any
 
 
 def _conversation(turns: Iterable[Turn]) -> Iterator[dict[str, Any]]:
-    """Yields prompts and answers. What is added to a prompt begins with the last answer, which is left out."""
+    """Yields prompts and answers. What is added to a prompt begins with the last answer, which is left out; a task may
+    have shortened it."""
     before = ""
     for turn in turns:
-        added = [("user", turn.prompt)] if isinstance(turn.prompt, str) else [(m.role, m.content) for m in turn.prompt]
-        if not turn.is_whole and added and added[0] == ("assistant", before):
-            del added[0]
-        for role, text in added:
-            yield {"role": role, "content": text if turn.is_whole else text.removeprefix(before)}
+        if isinstance(turn.prompt, str):
+            added = [("user", turn.prompt if turn.is_whole else turn.prompt.removeprefix(before))]
+        else:
+            added = [(message.role, message.content) for message in turn.prompt]
+            if not turn.is_whole and added and added[0][0] == "assistant":
+                del added[0]
+        yield from ({"role": role, "content": text} for role, text in added)
         yield {"role": "assistant", "content": turn.answer}
         before = turn.answer
 

@@ -113,17 +113,19 @@ def test_an_episode_has_each_turn_once(finished: Finished, tmp_path: Path) -> No
     def turn(prompt: str | tuple[Message, ...], answer: str, is_whole: bool) -> Turn:
         return Turn(prompt=prompt, is_whole=is_whole, answer=answer, finish="stop", prompt_tokens=1, tokens=1)
 
-    said = (Message("assistant", "go"), Message("user", "wall"))
+    said = (Message("assistant", "go"), Message("user", "going north: wall"))
     chat = (turn((Message("system", "play"),), "go", True), turn(said, "stop", False))
     text = (turn("play:", "go", True), turn("go\nwall:", "stop", False))
-    found = [Output(item="", turns=chat), Output(item="", turns=text)]
+    shortened = (turn((Message("system", "play"),), "<think>hm</think>go", True), turn(said, "go", False))
+    found = [Output(item="", turns=turns) for turns in (chat, text, shortened)]
     outputs.write_bytes(gzip.compress("".join(each.model_dump_json() + "\n" for each in found).encode()))
     _, *samples = log_of(finished, tmp_path)["samples"]
     outputs.write_bytes(kept)
-    assert [each["id"] for each in samples] == ["conversation 1", "conversation 2"]
+    assert [each["id"] for each in samples] == ["conversation 1", "conversation 2", "conversation 3"]
     assert [[message["content"] for message in each["messages"]] for each in samples] == [
-        ["play", "go", "wall", "stop"],
+        ["play", "go", "going north: wall", "stop"],
         ["play:", "go", "\nwall:", "stop"],
+        ["play", "<think>hm</think>go", "going north: wall", "go"],
     ]
 
 
