@@ -194,7 +194,7 @@ def inspect_log(
     settings = Settings.load()
     run = find_run(run_id, settings)
     register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
-    target = output / inspect_log_name(run)
+    target = output / inspect_log_name(run, submission)
     samples = write_inspect_log(run, target, submission)
     say(
         f"{target}: {samples} samples. It has items of the eval set, which no agent may see.\n"

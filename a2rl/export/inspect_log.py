@@ -37,9 +37,13 @@ SAMPLES_VIEW = {
 HALVES: dict[Split, str] = {"public": "public half", "private": "private half", "all": "all items"}
 
 
-def inspect_log_name(run: RunDir) -> str:
-    """Returns a file name by which Inspect View recognises a log in a folder."""
-    return f"{_created(run):%Y-%m-%dT%H-%M-%S}_{run.spec.task}_{run.id}.json"
+def inspect_log_name(run: RunDir, number: int | None) -> str:
+    """Returns a file name by which Inspect View recognises the log of a submission in a folder; None: of the result."""
+    return f"{_created(run):%Y-%m-%dT%H-%M-%S}_{run.spec.task}_{_log_id(run, number)}.json"
+
+
+def _log_id(run: RunDir, number: int | None) -> str:
+    return run.id if number is None else f"{run.id}-submission-{number}"
 
 
 def write_inspect_log(run: RunDir, target: Path, number: int | None = None) -> int:
@@ -65,7 +69,7 @@ def write_inspect_log(run: RunDir, target: Path, number: int | None = None) -> i
     log = {
         "version": 2,
         "status": "success",
-        "eval": _eval(run, chosen.submission_id, split, score.total),
+        "eval": _eval(run, _log_id(run, number), chosen.submission_id, split, score.total),
         "plan": {"steps": [{"solver": _solver(run)}]},
         "stats": {"started_at": _time(entries[0].at), "completed_at": _time(entries[-1].at)},
         "results": {
@@ -91,7 +95,7 @@ def _solver(run: RunDir) -> str:
     return " · ".join(filter(None, (run.spec.agent, run.spec.driver)))
 
 
-def _eval(run: RunDir, submission: int, split: Split, items: int) -> dict[str, Any]:
+def _eval(run: RunDir, log_id: str, submission: int, split: Split, items: int) -> dict[str, Any]:
     spec, graded, validity = run.spec, run.read("grade", GradeRecord), read_validity(run)
     result: dict[str, Any] = {}
     if graded is not None:
@@ -102,11 +106,11 @@ def _eval(run: RunDir, submission: int, split: Split, items: int) -> dict[str, A
         result |= {"validity": validity.word, "findings": list(validity.why)}
     asked = {"agent": spec.agent, "driver": spec.driver, "mode": spec.mode, "budget_s": spec.budget_s}
     return {
-        "eval_id": run.id,
+        "eval_id": log_id,
         "run_id": run.id,
         "created": _created(run).isoformat(),
         "task": f"{spec.task} ({spec.variant}), {HALVES[split]}",
-        "task_id": run.id,
+        "task_id": log_id,
         "dataset": {"name": spec.task, "samples": items},
         "model": f"{spec.model}, submission {submission}",
         "solver": _solver(run),

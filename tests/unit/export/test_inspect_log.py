@@ -47,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def log_of(finished: Finished, folder: Path) -> dict[str, Any]:
-    target = folder / inspect_log_name(finished.run)
+    target = folder / inspect_log_name(finished.run, 2)
     write_inspect_log(finished.run, target, 2)
     return dict(json.loads(target.read_text()))
 
@@ -138,8 +138,14 @@ def test_the_command_names_the_log_so_that_the_viewer_lists_it(
         assert CliRunner().invoke(app, ["export", "inspect", finished.run.id, "2", *more]).exit_code == 0
     written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.json")]
     assert sorted(map(str, written)) == [
-        f"{place}2026-04-12T09-30-15_gsm8k_gsm8k-test-1.json" for place in ("", "logs/")
+        f"{place}2026-04-12T09-30-15_gsm8k_gsm8k-test-1-submission-2.json" for place in ("", "logs/")
     ]
+
+
+def test_each_log_of_a_run_has_a_name_and_ids_of_its_own(finished: Finished, tmp_path: Path) -> None:
+    assert len({inspect_log_name(finished.run, number) for number in (None, 1, 2)}) == 3
+    log = log_of(finished, tmp_path)["eval"]
+    assert (log["run_id"], log["eval_id"], log["task_id"]) == ("gsm8k-test-1", *["gsm8k-test-1-submission-2"] * 2)
 
 
 @pytest.mark.network
