@@ -50,6 +50,7 @@ GPU_TIMEOUT_S = 5.0
 MAX_TRANSCRIPT_BYTES = 256 << 20
 """Maximum size of all transcripts of an attempt."""
 MAX_TRANSCRIPTS = 100
+"""Maximum number of transcripts that are copied in an attempt; those of earlier attempts do not count."""
 UNUSUAL = re.compile(r"[^A-Za-z0-9._-]")
 MAX_TROUBLE_BYTES = 1 << 20
 MAX_TROUBLE_CHARS = 500
@@ -216,7 +217,8 @@ class TranscriptCopies:
             return
         with UntrustedFolder.at(self._workspace) as workspace, workspace.folder(".home") as home:
             for entry in self._new_in(home):
-                self._copy(home, entry)
+                if entry.path in self._seen or len(self._seen) < MAX_TRANSCRIPTS:
+                    self._copy(home, entry)
 
     def _new_in(self, home: UntrustedFolder) -> list[Entry]:
         found: list[Entry] = []
@@ -225,7 +227,7 @@ class TranscriptCopies:
                 found += home.match(pattern, LIMITS)
         return [
             entry
-            for entry in sorted(found)[:MAX_TRANSCRIPTS]
+            for entry in sorted(found)
             if entry.changed_ns >= self._since_ns and self._seen.get(entry.path) != (entry.size, entry.changed_ns)
         ]
 

@@ -143,6 +143,23 @@ def test_transcripts_of_an_earlier_attempt_are_not_taken_again(at_work: RunDir) 
     assert not (at_work.logs / "transcript-2").exists()
 
 
+def test_transcripts_of_earlier_attempts_hide_no_later_one(at_work: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most so many are kept of an attempt, whichever the agent has at a time."""
+    monkeypatch.setattr(module, "MAX_TRANSCRIPTS", 2)
+    day = at_work.workspace / ".home/.tool/day"
+    for number in range(3):
+        (day / f"session-{number}.jsonl").write_text("old\n")
+    time.sleep(0.02)
+    recorder = Recorder(at_work, AGENT, os.getpid(), attempt=2)
+    for name in ("7", "8", "5", "6"):
+        (day / f"session-{name}.jsonl").write_text(f"{name}\n")
+        recorder.look()
+    (day / "session-8.jsonl").write_text("8 goes on\n")
+    recorder.look()
+    kept = (at_work.logs / "transcript-2").iterdir()
+    assert sorted(path.read_text() for path in kept) == ["7\n", "8 goes on\n"]
+
+
 def plant_link(home: Path, secret: Path) -> None:
     (home / ".tool/day/session-1.jsonl").symlink_to(secret)
 
