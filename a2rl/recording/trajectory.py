@@ -28,30 +28,31 @@ def transcript_path(run: RunDir, agent: Agent, attempt: int) -> Path | None:
     return run.logs / f"transcript-{attempt}.jsonl"
 
 
-def read_attempt(run: RunDir, agent: Agent, attempt: int) -> Reading:
-    """Reads the transcripts of one attempt; the reading is empty if there are none."""
+def read_attempt(run: RunDir, agent: Agent, *attempts: int) -> Reading:
+    """Reads the transcripts of an attempt, or of several in order that continue one session; the reading is empty if
+    there are none.
+
+    The last copy of each file counts: an attempt copies only what was changed in it, but that as a whole.
+    """
     if agent.transcript is None:
         return Reading()
-    copies = (run.logs / f"transcript-{attempt}").glob("*")
-    kept = sorted(path for path in copies if path.suffix != TEMPORARY)
-    printed = transcript_path(run, agent, attempt)
-    return read_transcript(agent.transcript.format, *kept, *([printed] if printed else ()))
+    copies = (path for attempt in attempts for path in (run.logs / f"transcript-{attempt}").glob("*"))
+    kept = sorted({path.name: path for path in copies if path.suffix != TEMPORARY}.items())
+    printed = filter(None, (transcript_path(run, agent, attempt) for attempt in attempts))
+    return read_transcript(agent.transcript.format, *(path for _, path in kept), *printed)
 
 
 def read_attempts(run: RunDir, agent: Agent) -> list[Reading]:
-    """Reads the transcripts of all attempts.
-
-    If several attempts continue the same session, only the last one is returned, because it contains the others.
-    """
-    attempts = [event.attempt for event in run.ledger.events(AgentStarted)]
-    readings = [read_attempt(run, agent, attempt) for attempt in attempts]
+    """Reads the transcripts of all attempts. Attempts that continue the same session in files make one reading."""
+    readings = {event.attempt: read_attempt(run, agent, event.attempt) for event in run.ledger.events(AgentStarted)}
     if agent.transcript is None or not agent.transcript.patterns:
-        return readings
-    later = [{after.session_id for after in readings[place + 1 :]} for place in range(len(readings))]
+        return list(readings.values())
+    sessions: dict[str | int, list[int]] = {}
+    for attempt, reading in readings.items():
+        sessions.setdefault(reading.session_id or attempt, []).append(attempt)
     return [
-        reading
-        for reading, sessions in zip(readings, later, strict=True)
-        if reading.session_id is None or reading.session_id not in sessions
+        readings[first] if not others else read_attempt(run, agent, first, *others)
+        for first, *others in sessions.values()
     ]
 
 

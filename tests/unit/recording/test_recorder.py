@@ -17,8 +17,9 @@ from a2rl.core.secrets import scrub
 from a2rl.recording import recorder as module
 from a2rl.recording.recorder import Recorder
 from a2rl.recording.tracer import FILE, MAX_BYTES
-from a2rl.recording.trajectory import read_attempt
+from a2rl.recording.trajectory import read_attempt, read_attempts
 from a2rl.run.directory import RunDir
+from a2rl.run.events import AgentStarted
 from a2rl.run.names import is_run_file
 from tests.as_nobody import as_nobody, folder_of_nobody
 
@@ -379,3 +380,29 @@ def test_half_a_copy_is_not_read_as_a_transcript(at_work: RunDir) -> None:
     kept.mkdir()
     (kept / "session.jsonl.tmp").write_text(json.dumps({"type": "broken"}))
     assert read_attempt(at_work, AGENT, 1) == Reading()
+
+
+def keep_rollout(folder: Path, session: str, *messages: str) -> None:
+    """Writes the copy of a rollout of Codex, with these messages of the agent."""
+    said: list[dict[str, object]] = [{"type": "session_meta", "payload": {"id": session}}]
+    for text in messages:
+        message = {"type": "message", "role": "assistant", "content": [{"text": text}]}
+        said += [{"type": "response_item", "payload": message}, {"type": "token_usage_record", "payload": {}}]
+    folder.mkdir(exist_ok=True)
+    (folder / f"{session}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in said))
+
+
+def test_a_resumed_session_has_the_steps_of_all_its_attempts(at_work: RunDir) -> None:
+    """The second attempt has copies of the files that were changed in it; of the third, nothing but a line is left."""
+    source = TranscriptSource.model_validate({"format": "codex", "from": [PATTERN, "stdout"]})
+    agent, logs = AGENT.model_copy(update={"transcript": source}), at_work.logs
+    keep_rollout(logs / "transcript-1", "main", "one")
+    keep_rollout(logs / "transcript-1", "subagent", "two")
+    keep_rollout(logs / "transcript-2", "main", "one", "three")
+    (logs / "transcript-3.jsonl").write_text(json.dumps({"type": "thread.started", "thread_id": "main"}))
+    keep_rollout(logs / "transcript-4", "other", "four")
+    for attempt in range(1, 5):
+        at_work.ledger.append(AgentStarted(attempt=attempt, elapsed_s=0.0))
+    readings = read_attempts(at_work, agent)
+    assert [reading.session_id for reading in readings] == ["main", "other"]
+    assert [[step.message for step in reading.steps] for reading in readings] == [["one", "three", "two"], ["four"]]
