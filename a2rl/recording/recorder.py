@@ -216,7 +216,7 @@ class TranscriptCopies:
         if not self._patterns:
             return
         with UntrustedFolder.at(self._workspace) as workspace, workspace.folder(".home") as home:
-            for entry in self._new_in(home):
+            for entry in self._new_in(home)[:MAX_TRANSCRIPTS]:
                 if entry.path in self._seen or len(self._seen) < MAX_TRANSCRIPTS:
                     self._copy(home, entry)
 
@@ -227,7 +227,7 @@ class TranscriptCopies:
                 found += home.match(pattern, LIMITS)
         return [
             entry
-            for entry in sorted(found)
+            for entry in sorted(found, key=lambda each: (each.path not in self._seen, each))  # known ones first
             if entry.changed_ns >= self._since_ns and self._seen.get(entry.path) != (entry.size, entry.changed_ns)
         ]
 
