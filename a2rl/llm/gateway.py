@@ -17,13 +17,12 @@ from a2rl.config.params import load_params
 from a2rl.config.provision import hosts_in
 from a2rl.core.settings import LOOPBACK, Settings
 from a2rl.core.urls import api_address, endpoint
+from a2rl.llm.keys import PLACEHOLDER_KEY
 from a2rl.llm.proxy import Proxy
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.run.directory import RunDir
 from a2rl.run.rules import rules
 
-PLACEHOLDER_KEY = "none-needed"
-"""Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
 PROXY_LOG = "proxy.jsonl"
 
 

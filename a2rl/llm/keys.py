@@ -16,6 +16,8 @@ from a2rl.core.secrets import MIN_CHARS, known_secrets, register_secrets
 from a2rl.core.settings import Settings
 
 SEARCH_ENGINES = ("SERPAPI_KEY", "SERPAPI_API_KEY", "SEARXNG_URL")
+PLACEHOLDER_KEY = "none-needed"
+"""Replaces the key if the LLM is the user's own: some agent systems do not start without a key."""
 
 
 def grader_keys(settings: Settings) -> dict[str, str]:

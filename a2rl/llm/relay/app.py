@@ -15,7 +15,7 @@ import posixpath
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ from a2rl.core.secrets import register_secrets, scrub_bytes, scrubbing_stream
 from a2rl.core.serving import serve_for_parent
 from a2rl.core.settings import Settings
 from a2rl.core.token_use import TokenUse
-from a2rl.llm.keys import receive_keys
+from a2rl.llm.keys import PLACEHOLDER_KEY, receive_keys
 from a2rl.llm.relay.messages import AnswerReader, ParsedRequest, parse_request, tier_of
 from a2rl.llm.relay.prices import PriceTable
 from a2rl.llm.relay.process import RelaySettings
@@ -47,14 +47,14 @@ HOP_BY_HOP = re.compile(
 )
 KEY_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 """The only headers in which a stand-in is replaced by its key; in the query, that is `key`."""
-KEYS = (*KEY_HEADERS, "key")
+BEARER = re.compile(r"\Abearer +", re.IGNORECASE)
 HEADERS = re.compile(
     r"accept|content-type|user-agent|anthropic-(?:version|beta|dangerous-direct-browser-access)|openai-beta"
     r"|x-stainless-.*|x-app|x-goog-api-client|x-client-.*|originator|version|session[_-]id|conversation[_-]id"
     r"|x-codex-.*|x-claude-code-.*|x-opencode-.*|http-referer|x-title"
 )
 """The other headers that are passed on."""
-QUERY = re.compile("key|alt|beta|api-version|client_version|limit|after_id|before_id|pageSize|pageToken")
+QUERY = re.compile("alt|beta|api-version|client_version|limit|after_id|before_id|pageSize|pageToken")
 MAX_BODY = 32 << 20
 MAX_PATH, MAX_QUERY = 200, 4096
 MAX_CONCURRENT = 4
@@ -146,7 +146,8 @@ class Relay:
     def __init__(self, settings: RelaySettings, keys: Mapping[str, str]) -> None:
         parts = urlsplit(settings.base_url)
         self._origin, self._base = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-        self._settings, self._keys = settings, keys
+        self._settings, self._needs_key = settings, bool(keys)
+        self._keys = keys or {PLACEHOLDER_KEY: PLACEHOLDER_KEY}
         self._log, self._totals = EventLog(settings.log), RequestLogReader(settings.log)
         self._totals.read()
         self._prices = PriceTable(settings.base_url, settings.prices)
@@ -237,25 +238,22 @@ class Relay:
     def _request(self, scope: Scope, path: str, body: bytes, exchange: Exchange) -> httpx.Request:
         """Builds the request to the provider."""
         sent = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-        headers = [
-            (name.encode("latin-1"), (self._with_key(value) if name in KEY_HEADERS else value).encode("latin-1"))
-            for name, value in sent
-            if name in KEY_HEADERS or HEADERS.fullmatch(name)
-        ]
+        headers = list(self._passed_on(sent, KEY_HEADERS, HEADERS))
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             raise RequestRejectedError(415, "compressed requests are not supported")
         asked = parse_qsl(scope["query_string"].decode("latin-1"))
-        passed = [(name, value) for name, value in asked if QUERY.fullmatch(name)]
-        query = urlencode([(name, self._with_key(value) if name == "key" else value) for name, value in passed])
+        passed = list(self._passed_on(asked, ("key",), QUERY))
+        query = urlencode(passed)
         if len(query) > MAX_QUERY:  # httpx makes no URL of what is much longer
             raise RequestRejectedError(414, f"its query is longer than {MAX_QUERY:,} characters")
         url = httpx.URL(self._origin, path=path, query=query.encode() or None)
         content = self._content(path, body, exchange) if scope["method"] == "POST" else None
-        given = [value for name, value in (*sent, *asked) if name in KEYS]
-        if self._keys and not any(stand_in in value for value in given for stand_in in self._keys):
+        has_key = any(name in KEY_HEADERS for name, _ in headers) or any(name == "key" for name, _ in passed)
+        if self._needs_key and not has_key:
             raise RequestRejectedError(401, "it does not have the key that the agent was given")
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
         return self._http.build_request(
-            scope["method"], url, headers=[*headers, (b"accept-encoding", b"identity")], content=content
+            scope["method"], url, headers=[*encoded, (b"accept-encoding", b"identity")], content=content
         )
 
     def _content(self, path: str, body: bytes, exchange: Exchange) -> bytes:
@@ -287,10 +285,20 @@ class Relay:
             )
         return content
 
-    def _with_key(self, text: str) -> str:
-        for stand_in, key in self._keys.items():
-            text = text.replace(stand_in, key)
-        return text
+    def _passed_on(
+        self, given: Iterable[tuple[str, str]], keys: tuple[str, ...], others: re.Pattern[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields what is passed on of headers or of a query, with each key in place of its stand-in.
+
+        A key that is none of ours is left out: with it, the provider might answer at the expense of somebody else.
+        """
+        for name, value in given:
+            if name in keys:
+                stand_in = BEARER.sub("", value)
+                if key := self._keys.get(stand_in):
+                    yield name, value.removesuffix(stand_in) + key
+            elif others.fullmatch(name):
+                yield name, value
 
     async def _pass_on(self, request: httpx.Request, send: Send, exchange: Exchange) -> None:
         """Passes on the answer as it arrives. Even if the agent has ended, it is read to its end, so that all its

