@@ -242,7 +242,7 @@ class Attempts:
         if reason == "quota":
             return AttemptEnd(reason, exited.exit_code, limit, "agent")
         lines = last_lines(self.run.agent_log, log_start)
-        failed = failed_requests(self.run)
+        failed = failed_requests(self.run) if self.agent.may_call_llm else []  # without an LLM, no API can be to blame
         end = ending(reason, exited.exit_code, self.summary(attempt).account, lines, failed, self.agent.exits)
         return AttemptEnd(end.reason, exited.exit_code, end.why, end.responsible)
 

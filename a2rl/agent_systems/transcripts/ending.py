@@ -46,6 +46,13 @@ class FailedRequest(NamedTuple):
     status: int
     refused: str = ""
     """Why a2rl did not forward it, or got no answer; empty if the API answered."""
+    is_late: bool = False
+    """Whether the API had answered one like it before, in the same attempt."""
+
+    @property
+    def may_be_made_up(self) -> bool:
+        """Whether the agent may have failed on purpose: an API that has answered knows its model and its address."""
+        return self.is_late and self.status in {NOT_FOUND, REDIRECTED}
 
 
 class Ending(NamedTuple):
@@ -271,8 +278,11 @@ ERROR_LINE = re.compile(
 )
 UNANSWERED = {502, 504}
 """What the relay answers in place of an API that it cannot reach, or that takes too long."""
+NOT_FOUND = 404
 UNRECORDED = 507
 """What the relay answers while it cannot write down the requests, because of a full disk."""
+REDIRECTED = 421
+"""What the relay answers in place of an API that redirects it to another address."""
 SIGNALS = {
     9: "it was killed; the usual cause is that memory ran out",
     4: "it does not run on this processor (illegal instruction)",
@@ -307,9 +317,9 @@ def ending(
     if told.is_done and not told.failure and not failed and exit_code in range(1, 126):
         return Ending("finished", f"its work was complete, although its exit status was {exit_code}")
     said = told.failure or told.stray or _error_line(log)
-    found = _of_text(said, told, failed)
+    found = _of_text(said, account, failed)
     if not told.failure and found is None and (line := _error_line(log)) and line != said:
-        said, found = line, _of_text(line, told, failed)
+        said, found = line, _of_text(line, account, failed)
     if found is not None and failed is not None and not failed:
         if found.responsible == "api":
             why = f"it says that {found.why}, but the record of its requests does not show it"
@@ -317,6 +327,7 @@ def ending(
         elif found.responsible == "machine" and account is not None and told.has_acted and not told.failure:
             found = found._replace(responsible="unknown")  # its LLM was answered, and it can print what it likes
     if found is not None:
+        found = _unless_made_up(found, failed or ())
         return Ending(found.reason, f"{found.why}{_shown(said)}", found.responsible)
     return Ending("crashed", f"{_by_exit(exit_code, exits or {}, told.has_acted)}{_shown(said)}", "unknown")
 
@@ -324,13 +335,19 @@ def ending(
 def _at_deadline(failed: Sequence[FailedRequest]) -> Ending:
     if len(failed) < MANY_FAILURES:
         return Ending("deadline")
-    cause = _of_request(failed[-1], "")
+    cause = _unless_made_up(_of_request(failed[-1], ""), failed)
     return Ending("deadline", f"{cause.why}, {len(failed)} times in a row", cause.responsible)
 
 
-def _of_text(said: str, told: Account, failed: Sequence[FailedRequest] | None) -> Cause | None:
+def _unless_made_up(cause: Cause, failed: Sequence[FailedRequest]) -> Cause:
+    is_doubtful = cause.responsible != "agent" and failed and failed[-1].may_be_made_up
+    return cause._replace(responsible="unknown") if is_doubtful else cause
+
+
+def _of_text(said: str, account: Account | None, failed: Sequence[FailedRequest] | None) -> Cause | None:
     """Returns the cause: the rules of the agent system itself, then the API as recorded, then this machine, then the
-    API by its words."""
+    API by its words. An agent without a transcript is no agent system: it has no such rules."""
+    told = account or Account()
     is_api = bool(API_ERROR.search(said))
     if told.failure and (own := _first(OWN_LIMITS, said)):
         return own
@@ -342,7 +359,7 @@ def _of_text(said: str, told: Account, failed: Sequence[FailedRequest] | None) -
     if failed:
         return _of_request(failed[-1], said)
     if not (is_api or told.failure):
-        return _first(OWN_LIMITS, said)
+        return _first(OWN_LIMITS, said) if account is not None else None
     status = STATUS.search(said) if is_api else None
     return _of_status(int(status[1] or status[2]), said) if status else _of_words(said)
 
@@ -352,7 +369,7 @@ def _of_request(request: FailedRequest, said: str) -> Cause:
         return _of_status(request.status, said)
     if request.status in UNANSWERED:
         return _of_words(request.refused) or _of_status(request.status, "")
-    responsible: Responsible = "machine" if request.status == UNRECORDED else "agent"
+    responsible: Responsible = "machine" if request.status in {UNRECORDED, REDIRECTED} else "agent"
     return _cause("", f"a2rl did not forward its request: {request.refused}", responsible)
 
 

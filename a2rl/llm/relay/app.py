@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx
 from starlette.types import Message, Receive, Scope, Send
 
-from a2rl.agent_systems.transcripts.ending import UNRECORDED
+from a2rl.agent_systems.transcripts.ending import REDIRECTED, UNRECORDED
 from a2rl.core.event_log import EventLog
 from a2rl.core.secrets import register_secrets, scrub_bytes, scrubbing_stream
 from a2rl.core.serving import serve_for_parent
@@ -310,6 +310,10 @@ class Relay:
             if isinstance(error, UNSENT):
                 exchange.sent = 0
             raise RequestRejectedError(502, f"the provider cannot be reached: {type(error).__name__}") from error
+        if response.is_redirect:  # nobody follows it: the keys are for this address
+            await response.aclose()
+            exchange.sent = 0
+            raise RequestRejectedError(REDIRECTED, "the provider redirects to another address: correct --base-url")
         exchange.status = response.status_code
         exchange.reader = reader = AnswerReader("event-stream" in response.headers.get("content-type", ""))
         client = Client(send)

@@ -22,6 +22,8 @@ models, those with the fewest tokens."""
 FULL = "the record of requests to the LLM (logs/llm.jsonl) is full, so no more are forwarded"
 COUNTING = re.compile(r".*(?:/count_tokens|:countTokens)")
 """The paths at which an API only counts the tokens of a request."""
+VARIANT = re.compile(r"/compact$|:\w+$")
+"""The end of a path that only says how the same endpoint is to answer."""
 OTHERS, UNNAMED = "(others)", "(no name)"
 NO_USE = ModelUse(cost_usd=0.0)
 
@@ -58,6 +60,11 @@ class Request(FrozenModel):
     def has_failed(self) -> bool:
         """Whether it has no answer, or only a part of one."""
         return self.status >= 400 or self.broken
+
+    @property
+    def endpoint(self) -> str:
+        """Its path, which is the same for answers in a stream and for those in one piece."""
+        return VARIANT.sub("", self.path)
 
 
 class RequestLogReader:
@@ -168,7 +175,8 @@ def failed_requests(run: RunDir) -> list[FailedRequest] | None:
     None if its requests do not pass through the relay.
 
     Requests to other models do not count: agent systems ask small models for titles, and the agent itself may ask for
-    one that does not exist. Nor do those that only count tokens.
+    one that does not exist. Nor do those that only count tokens. Once the driver has answered, only the endpoints at
+    which it did count: the agent may ask for one that the API does not have.
     """
     if not request_log_path(run).exists():
         return None
@@ -180,8 +188,10 @@ def failed_requests(run: RunDir) -> list[FailedRequest] | None:
         if each.t >= since and each.asked and not COUNTING.fullmatch(each.path)
     ]
     to_driver = [each for each in asked if each.asked == run.spec.driver] or asked
+    answered = {each.endpoint for each in to_driver if not each.has_failed}
+    to_driver = [each for each in to_driver if not answered or each.endpoint in answered]
     failed = takewhile(lambda each: each.has_failed, reversed(to_driver))
-    return [FailedRequest(502 if each.broken else each.status, each.refused) for each in failed][::-1]
+    return [FailedRequest(502 if each.broken else each.status, each.refused, bool(answered)) for each in failed][::-1]
 
 
 def tokens_at_submissions(run: RunDir, entries: Sequence[Entry]) -> dict[int, int]:

@@ -272,3 +272,10 @@ def test_an_agent_need_not_have_filled_the_disk_itself(
     attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(ServiceProcess, None))
     ended = attempts._end_of(WatchResult("crashed", AgentExit(-9, "", 1, stopped=why)), 1, "", 0)
     assert (ended.why, ended.responsible) == (f"it was ended: {why}", responsible)
+
+
+def test_an_agent_without_an_llm_can_blame_no_api(run: RunDir, settings: Settings) -> None:
+    attempts = Attempts(run, find_agent("noop", REPOSITORY), settings, cast(ServiceProcess, None))
+    run.agent_log.write_text("RateLimitError: Too many requests\n")
+    ended = attempts._end_of(WatchResult("crashed", AgentExit(1, "", 1)), 1, "", 0)
+    assert (ended.reason, ended.responsible) == ("crashed", "unknown")

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from a2rl.agent_systems.transcripts.ending import UNRECORDED, FailedRequest, ending
+from a2rl.agent_systems.transcripts.ending import REDIRECTED, UNRECORDED, FailedRequest, ending
 from a2rl.config.params import TokenPrices
 from a2rl.core.event_log import MAX_BYTES, ROOM
 from a2rl.core.files import _exchange
@@ -240,6 +240,41 @@ def test_counting_tokens_ends_no_row_of_failures(relay: RelayProcess, provider: 
     post(relay, "/api/v1/messages/count_tokens")
     assert seen(run, 4).failed == 3
     assert failed_requests(run) == [FailedRequest(429)] * 2
+
+
+def failing(status: int) -> Callable[[Provider, dict[str, Any]], None]:
+    return lambda handler, body: handler.say(b"{}", status=status, Location="https://elsewhere.test/")
+
+
+def test_an_api_that_answered_is_not_to_blame_for_other_paths(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    provider.answer = failing(404)
+    post(relay)
+    assert ending("crashed", -9, failed=failed_requests(run)).responsible == "api"
+    provider.answer = chat
+    post(relay)
+    provider.answer = failing(404)
+    post(relay, "/api/v1/responses")
+    assert failed_requests(run) == []
+    for reason, times in (("crashed", 1), ("deadline", 2)):
+        for _ in range(times):
+            post(relay)
+        assert ending(reason, -9, failed=failed_requests(run)).responsible == "unknown"
+
+
+def test_a_failure_at_another_form_of_the_endpoint_counts(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    post(relay, "/api/v1/models/a-model:generateContent")
+    provider.answer = failing(503)
+    post(relay, "/api/v1/models/a-model:streamGenerateContent")
+    assert ending("crashed", 1, failed=failed_requests(run)).responsible == "api"
+
+
+def test_a_redirect_is_no_answer_and_costs_nothing(relay: RelayProcess, provider: Any, run: RunDir) -> None:
+    provider.answer = failing(308)
+    answer = post(relay)
+    assert (answer.status_code, len(provider.asked)) == (REDIRECTED, 1)
+    assert "correct --base-url" in answer.json()["error"]["message"]
+    assert (seen(run, 1).refused, seen(run, 1).tokens) == (1, 0)
+    assert ending("crashed", 1, failed=failed_requests(run)).responsible == "machine"
 
 
 def test_a_refusal_for_a_limit_is_a_failed_request(settings: Settings, provider: Any, new_run: Any) -> None:
