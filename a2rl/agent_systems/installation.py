@@ -120,7 +120,7 @@ class Installation:
     def missing_key(self, base_url: str | None) -> str:
         """Says that there is no API key, and how to fix that; empty if there is one, or if none is needed."""
         keys = self.agent.needs_one_of
-        given = self._settings.forwarded(keys)
+        given = self._settings.keys(keys)
         for name, key in given.items():
             if not key.isascii() or not key.isprintable():
                 return f"the key in {name} has a character that no key has: copy it again"

@@ -174,6 +174,10 @@ class Settings:
         """
         return {name: self.environ[name].strip() for name in names if name in self.environ}
 
+    def keys(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Returns the keys among `names` that are given; an empty variable is no key."""
+        return {name: key for name, key in self.forwarded(names).items() if key}
+
 
 def _of_this_version(root: Path) -> Path:
     made_by = (root / MADE_BY).read_text(encoding="utf-8").strip() if (root / MADE_BY).is_file() else __version__

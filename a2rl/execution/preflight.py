@@ -153,7 +153,7 @@ def _key(spec: RunSpec, here: ThisMachine) -> str:
     agent = here.agent(spec)
     if missing := Installation(agent, here.settings).missing_key(spec.base_url):
         raise UsageError(f"{agent.title} has {missing}, or name an LLM of your own with --base-url")
-    return "" if spec.base_url else ", ".join(here.settings.forwarded(agent.needs_one_of))
+    return "" if spec.base_url else ", ".join(here.settings.keys(agent.needs_one_of))
 
 
 def _limits(_: RunSpec, here: ThisMachine) -> str:
@@ -247,7 +247,7 @@ def _judge_key(spec: RunSpec, here: ThisMachine) -> str:
 
 
 def _judge(spec: RunSpec, here: ThisMachine) -> str:
-    if spec.judge is None or (spec.judge.api_key_env and not here.settings.environ.get(spec.judge.api_key_env)):
+    if spec.judge is None or (spec.judge.api_key_env and not here.settings.keys((spec.judge.api_key_env,))):
         return ""  # the key has a check of its own
     from a2rl.grading.run_judge import check_judge_of  # takes a tenth of a second, and few runs need it
 

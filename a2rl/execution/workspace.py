@@ -149,7 +149,7 @@ def agent_environment(
         "TMPDIR": str(workspace / ".tmp"),
         **own,
         **provision.env,
-        **settings.forwarded(agent.forward_env),
+        **settings.keys(agent.forward_env),
         "TASK": spec.task,
         "BASE_MODEL": str(name),
         "WORKSPACE": str(workspace),

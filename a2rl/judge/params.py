@@ -137,10 +137,11 @@ class JudgeConfig:
         Raises:
             UsageError: The key is not set.
         """
-        key = settings.environ.get(params.api_key_env) if params.api_key_env else None
-        if params.api_key_env and not key:
+        name = params.api_key_env
+        key = settings.keys((name,)).get(name) if name else None
+        if name and not key:
             raise UsageError(
-                f"the judge {params.model} needs an API key: set {params.api_key_env}, "
+                f"the judge {params.model} needs an API key: set {name}, "
                 "or choose another judge with --judge (`judges` in params.yaml)"
             )
         return cls(params, settings.judgements, key, served, served_digest)

@@ -74,11 +74,11 @@ class Gateway(ExitStack):
         else:
             hosts.add((self._host, self._port))
         wants = self._agent.needs_one_of
-        if wants and self._run.spec.base_url and not self._settings.forwarded(wants):
+        if wants and self._run.spec.base_url and not self._settings.keys(wants):
             self.environment[wants[0]] = PLACEHOLDER_KEY
 
     def _open_relay(self) -> None:
-        keys = self._settings.forwarded((*self._agent.forward_env, *self._agent.needs_one_of))
+        keys = self._settings.keys((*self._agent.forward_env, *self._agent.needs_one_of))
         stand_ins = {name: f"a2rl-{secrets.token_hex(16)}" for name in keys}
         prices = load_params(self._settings.root).prices
         relay = self.enter_context(RelayProcess(self._run, self._settings, self._provider, keys, stand_ins, prices))

@@ -22,7 +22,7 @@ PLACEHOLDER_KEY = "none-needed"
 
 def grader_keys(settings: Settings) -> dict[str, str]:
     """Returns the keys of the judges and search engines that graders use."""
-    return settings.forwarded((*load_params(settings.root).judge_keys(), *SEARCH_ENGINES))
+    return settings.keys((*load_params(settings.root).judge_keys(), *SEARCH_ENGINES))
 
 
 def register_run_secrets(agent: Agent, settings: Settings) -> None:
@@ -30,13 +30,13 @@ def register_run_secrets(agent: Agent, settings: Settings) -> None:
 
     In a URL, only the password is secret.
     """
-    named = {**grader_keys(settings), **settings.forwarded(agent.forward_env)}
+    named = {**grader_keys(settings), **settings.keys(agent.forward_env)}
     register_secrets({name: _password(value) if "://" in value else value for name, value in named.items()})
 
 
 def keys_too_short_to_hide(agent: Agent, settings: Settings) -> list[str]:
     """Returns the names of keys that are not removed from outputs, because they are too short to tell from words."""
-    return [name for name, value in settings.forwarded(agent.forward_env).items() if len(value) < MIN_CHARS]
+    return [name for name, value in settings.keys(agent.forward_env).items() if len(value) < MIN_CHARS]
 
 
 def keys_message(use: dict[str, str]) -> str:

@@ -69,7 +69,7 @@ TIMEOUT = httpx.Timeout(30.0, read=1800.0, write=120.0)
 """Timeouts for the provider. They are long because a reasoning model may send nothing for a long time."""
 BYTES_PER_TOKEN, BYTES_PER_STREAMED_TOKEN = 4, 16
 """Used to estimate the tokens of answers that do not report them."""
-UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.LocalProtocolError)
 """The errors of requests that have not reached the provider."""
 NOTHING_ASKED = ParsedRequest("", ())
 

@@ -126,6 +126,12 @@ def test_a_key_with_a_strange_character_is_named(installation: Callable[..., Ins
     )
 
 
+def test_an_empty_key_is_missing(installation: Callable[..., Installation], settings: Settings) -> None:
+    agent = installation(needs_one_of=("ONE_KEY",)).agent
+    here = Settings(settings.root, {**settings.environ, "ONE_KEY": ""})
+    assert Installation(agent, here).missing_key(None) == "no API key: set ONE_KEY"
+
+
 def test_what_comes_with_a2rl_needs_no_installation(installation: Callable[..., Installation]) -> None:
     built_in = installation(install=None, program=None)
     assert built_in.missing(None) == []

@@ -15,6 +15,12 @@ def test_a_key_that_ends_in_a_line_break_is_the_key(tmp_path: Path) -> None:
     assert settings.forwarded(("OPENAI_API_KEY", "NOT_SET")) == {"OPENAI_API_KEY": "sk-123"}
 
 
+def test_an_empty_variable_is_forwarded_but_is_no_key(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, {"CUDA_VISIBLE_DEVICES": "", "FIRST_KEY": "\n", "OTHER_KEY": "sk-123"})
+    assert settings.forwarded(("CUDA_VISIBLE_DEVICES",)) == {"CUDA_VISIBLE_DEVICES": ""}
+    assert settings.keys(("FIRST_KEY", "OTHER_KEY")) == {"OTHER_KEY": "sk-123"}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without an entry in the list of users")
 def test_a_user_without_a_home_gets_one() -> None:
     program = """

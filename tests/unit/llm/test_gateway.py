@@ -8,6 +8,7 @@ import pytest
 from a2rl.agent_systems.definition import Agent
 from a2rl.core.settings import Settings
 from a2rl.llm.gateway import Gateway
+from a2rl.llm.keys import PLACEHOLDER_KEY
 from a2rl.run.directory import RunDir
 from tests.run_maker import spec
 
@@ -24,6 +25,17 @@ def test_an_agent_with_a_relay_has_no_real_key(needs: tuple[str, ...], settings:
     settings.environ["MY_KEY"] = KEY
     with Gateway(run, agent(forward_env=("MY_KEY",), needs_one_of=needs), settings) as gateway:
         assert gateway.environment["MY_KEY"].startswith("a2rl-")
+
+
+def test_an_empty_key_has_no_stand_in(settings: Settings) -> None:
+    needs = ("MY_KEY", "MY_TOKEN")
+    settings.environ.update(MY_KEY=" ", MY_TOKEN=KEY)
+    run = RunDir.create(settings.runs, spec(base_url="http://other.invalid"))
+    with Gateway(run, agent(forward_env=needs, needs_one_of=needs), settings) as gateway:
+        assert {*needs} & gateway.environment.keys() == {"MY_TOKEN"}
+    settings.environ["MY_TOKEN"] = ""
+    with Gateway(run, agent(forward_env=needs, needs_one_of=needs), settings) as gateway:
+        assert {name: gateway.environment.get(name) for name in needs} == {"MY_KEY": PLACEHOLDER_KEY, "MY_TOKEN": None}
 
 
 @pytest.mark.parametrize("url", [None, "http://other.invalid"])

@@ -518,6 +518,13 @@ def test_a_failure_of_the_relay_is_recorded_as_one(provider: Any, settings: Sett
     assert (run.logs / "relay.log").read_text().count("Traceback") == 1
 
 
+def test_a_request_that_cannot_be_sent_costs_nothing(provider: Any, settings: Settings, run: RunDir) -> None:
+    keys = {"THE_KEY": "sk-abc\ndef"}
+    with RelayProcess(run, settings, provider.url + "/api/v1", keys, {"THE_KEY": STAND_IN}) as broken:
+        assert post(broken).status_code == 502
+    assert (seen(run, 1).tokens, provider.asked) == (0, [])
+
+
 def test_a_refusal_can_be_recorded_whatever_was_asked_for(relay: RelayProcess, provider: Any, run: RunDir) -> None:
     asked = {"model": "m\ud800", "tools": [{"type": "t\ud800"}]}
     answer = httpx.post(
