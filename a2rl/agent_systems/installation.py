@@ -3,7 +3,7 @@
 Programs are installed at pinned versions, into `.agents/<id>/` of the checkout and never globally.
 
 installation = Installation(find_agent("codex", root), settings)
-installation.install(print)          # npm or pip; a second call does nothing
+installation.install(print)          # npm or pip; does nothing if it is installed and starts
 installation.program                 # .agents/codex/node_modules/.bin/codex
 
 The Python environment comes first on the agent's PATH. It is the one that the run names (`--python`), or else the
@@ -22,12 +22,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.agent_systems.definition import Agent
+from a2rl.agent_systems.definition import Agent, Install
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import expanded, write_atomically
+from a2rl.core.locks import file_lock
 from a2rl.core.processes import FORWARDED_VARIABLES
 from a2rl.core.secrets import SECRET_NAME
 from a2rl.core.settings import Settings
@@ -97,10 +99,10 @@ class Installation:
         """The version that the installed program reports; None if the pinned versions are not installed."""
         try:
             mark = json.loads(self._mark.read_text(encoding="utf-8"))
+            is_same = mark["pins"] == self._pins
         except (OSError, ValueError):
             return None
-        pins = list(self.agent.install.pins) if self.agent.install else []
-        return str(mark["version"]) if mark["pins"] == pins else None
+        return str(mark["version"]) if is_same and self.program is not None and self.program.exists() else None
 
     def missing(self, base_url: str | None) -> list[str]:
         """Lists what this machine lacks for a run with the agent, and how to fix each problem.
@@ -129,7 +131,7 @@ class Installation:
         return f"no API key: set {' or '.join(keys)}"
 
     def install(self, say: Callable[[str], None]) -> None:
-        """Installs the pinned versions, unless they are installed already, or there is nothing to install.
+        """Installs the pinned versions, unless they are installed already and start, or there is nothing to install.
 
         Args:
             say: Called with each progress message.
@@ -138,11 +140,15 @@ class Installation:
             UsageError: This machine lacks npm or the Python that the agent needs.
             InfrastructureError: The registry failed.
         """
-        install = self.agent.install
-        if install is None:
+        if self.agent.install is None:
             say(f"{self.agent.id} needs no installation")
             return
-        if self.version is not None:
+        lock = self.folder.with_name(f"{self.agent.id}.lock")
+        with file_lock(lock, f"another process installs {self.agent.id}", INSTALL_TIMEOUT_S):
+            self._install(self.agent.install, say)
+
+    def _install(self, install: Install, say: Callable[[str], None]) -> None:
+        if self.version is not None and self._starts:
             say(f"{self.agent.id} {self.version} is installed")
             return
         if install.npm and shutil.which("npm") is None:
@@ -162,7 +168,7 @@ class Installation:
             lock = ("--no-deps", "--requirement", str(self.agent.folder / install.lock)) if install.lock else ()
             self._run(str(self.folder / "bin/python"), "-m", "pip", "install", "--quiet", *install.pip, *lock)
         version = self._ask_version()
-        write_atomically(self._mark, json.dumps({"pins": install.pins, "version": version}))
+        write_atomically(self._mark, json.dumps({"pins": self._pins, "version": version}))
         say(f"{self.agent.id} {version} is installed")
 
     @property
@@ -184,16 +190,34 @@ class Installation:
     def _mark(self) -> Path:
         return self.folder / "installed.json"  # written last: without it, the installation is incomplete
 
-    def _ask_version(self) -> str:
+    @property
+    def _pins(self) -> list[str]:
+        """What is installed: the packages, and the digest of the file with the versions of their dependencies."""
+        install = self.agent.install
+        if install is None:
+            return []
+        lock = [sha256((self.agent.folder / install.lock).read_bytes()).hexdigest()] if install.lock else []
+        return [*install.pins, *lock]
+
+    @property
+    def _starts(self) -> bool:
+        """Whether the program starts: its Python, or what it loads, may be gone, or the checkout was moved."""
+        try:
+            self._ask_version(check=True)
+        except InfrastructureError:
+            return False
+        return True
+
+    def _ask_version(self, check: bool = False) -> str:
         if self.program is None or not self.program.exists():
             raise InfrastructureError(f"the installation of {self.agent.id} brought no program {self.agent.program!r}")
         pin = self.agent.install.pins[0] if self.agent.install else ""
         pinned = pin.rpartition("@" if "==" not in pin else "==")[2]
-        if self.program.name == "python":
-            return pinned  # a library, which is run by a script of ours
+        # If the program is Python, the agent system is a library, which a script of ours runs.
+        question = ("-c", "") if self.program.name == "python" else ("--version",)
         home = self.folder / ".home"  # even `--version` may write settings there
         home.mkdir(exist_ok=True)
-        done = self._run(str(self.program), "--version", check=False, timeout_s=VERSION_TIMEOUT_S, HOME=str(home))
+        done = self._run(str(self.program), *question, check=check, timeout_s=VERSION_TIMEOUT_S, HOME=str(home))
         return pinned if pinned and pinned in done else (done.strip().splitlines() or [pinned])[0]
 
     def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:

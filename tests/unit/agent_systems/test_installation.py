@@ -73,7 +73,7 @@ def test_a_planned_run_says_which_version_of_its_program_it_has(settings: Settin
     install = find_agent("codex", settings.root).install
     assert install
     mark = settings.root / ".agents/codex/installed.json"
-    mark.parent.mkdir(parents=True)
+    executable(mark.parent / "node_modules/.bin/codex", "exit 1")
     mark.write_text(json.dumps({"pins": install.pins, "version": "1.2.3"}))
     assert versions()["codex"] == "1.2.3"
 
@@ -84,6 +84,40 @@ def test_a_second_time_does_nothing(installation: Callable[..., Installation], n
     installation().install(said.append)
     assert len((npm / "calls").read_text().splitlines()) == 1
     assert said[-1] == "a 1.2.3 is installed"
+
+
+@pytest.mark.parametrize("shebang", ["#!/bin/sh\nexit 1", "#!/no/such/python"])
+def test_a_program_that_does_not_start_is_installed_again(
+    installation: Callable[..., Installation], shebang: str
+) -> None:
+    tool, said = installation(), list[str]()
+    tool.install(said.append)
+    assert tool.program is not None
+    tool.program.write_text(f"{shebang}\n")
+    tool.install(said.append)
+    assert said == ["installing tool@1.2.3", "a 1.2.3 is installed"] * 2
+    assert "1.2.3" in tool.program.read_text()
+
+
+def test_a_program_that_is_gone_is_missing(installation: Callable[..., Installation]) -> None:
+    tool = installation()
+    tool.install(lambda _: None)
+    assert tool.program is not None
+    tool.program.unlink()
+    assert tool.missing_program() == "A is not installed: `a2rl agents install a`"
+
+
+def test_a_changed_lock_file_is_not_installed_until_it_is(tmp_path: Path) -> None:
+    python = executable(tmp_path / ".agents/a/bin/python", "true")
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("y==1\n")
+    install = Install(pip=("x==1",), lock=lock.name)
+    agent = Agent(id="a", title="A", start=("{program}",), program="python", install=install, folder=tmp_path)
+    locked = Installation(agent, Settings(tmp_path, {}))
+    (python.parents[1] / "installed.json").write_text(json.dumps({"pins": locked._pins, "version": "1"}))
+    assert locked.version == "1"
+    lock.write_text("y==2\n")
+    assert locked.version is None
 
 
 def test_another_pin_is_not_installed_until_it_is(installation: Callable[..., Installation], npm: Path) -> None:
@@ -182,7 +216,7 @@ def wanting_python(python: str | None, root: Path, path: Path) -> Installation:
 
 
 def executable(path: Path, says: str) -> Path:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{says}\n")
     path.chmod(0o755)
     return path
