@@ -47,6 +47,7 @@ from a2rl.models.caps import (
     MAX_JSON_BYTES,
 )
 from a2rl.models.checkpoint import INDEX, WHOLE, files_that_count, missing_file, parse_index
+from a2rl.run.directory import RECEIVED, RECEIVING, is_hole
 
 FREE_DISK_MARGIN = 512 << 20
 CHECKED = {
@@ -128,14 +129,14 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         return any(each.name == ADAPTER_CONFIG for each in self.files)
 
     def check_sizes(self, limit: int, tokenizer: int = MAX_JSON_BYTES) -> None:
-        """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy is not sparse.
+        """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy may not be sparse.
 
         Args:
             limit: The most bytes that all weights together may have.
             tokenizer: The most bytes that tokenizer.json may have.
 
         Raises:
-            InvalidSubmissionError: The weights or a JSON file are too large.
+            InvalidSubmissionError: The weights or a JSON file are too large, or weights are hardly more than a hole.
         """
         size = sum(each.status.st_size for each in self.files if each.name not in CHECKED)
         if size > limit:
@@ -148,6 +149,8 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                 raise InvalidSubmissionError(
                     f"{each.name} is not a JSON object of a sensible size; save the model again"
                 )
+            if _is_sparse(each):
+                raise InvalidSubmissionError(f"{each.name} is a sparse file; save the model again")
 
     def copy(self, target: Path) -> None:
         """Copies the files into a folder, as clones where the file system has them.
@@ -188,6 +191,16 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
                 if size:
                     os.posix_fallocate(copy.file.fileno(), 0, size)
         return copies
+
+
+def _is_sparse(opened: OpenFile) -> bool:
+    """Says whether a clone of a file would be taken for an empty giant, which makes a run unreadable."""
+    if not is_hole(opened.status):
+        return False
+    descriptor = opened.file.fileno()
+    os.lseek(descriptor, 0, os.SEEK_HOLE)  # ZFS counts the blocks of a new file only once somebody asks for its holes
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return is_hole(os.fstat(descriptor))
 
 
 def _name_of_copy(name: str) -> str:
@@ -307,7 +320,7 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
     return files
 
 
-PREFIX, MAKING = ".received-", ".receiving-"
+PREFIX, MAKING = RECEIVED, RECEIVING
 MOST_FROZEN = 8
 """Frozen are at most so many times the bytes that one submission may have."""
 STATES = "states.json"

@@ -27,6 +27,8 @@ from a2rl.task_api.contract import Split
 
 PIPELINE_LOG, ASIDE_LOG = "pipeline.jsonl", "aside.jsonl"
 MAX_LOG_BYTES = 1 << 20
+RECEIVED, RECEIVING = ".received-", ".receiving-"
+"""How the folders with frozen submissions begin: see a2rl/grading/submitted_files.py."""
 RESULT = "grade"
 """The stage whose record is the result of the run: a final one is never replaced."""
 
@@ -94,7 +96,9 @@ class RunDir:
                         if each.is_dir(follow_symlinks=False):
                             if Path(each.path) not in not_ours:
                                 waiting.append(Path(each.path))
-                        elif not each.is_file(follow_symlinks=False) or _is_hole(each.stat(follow_symlinks=False)):
+                        elif not each.is_file(follow_symlinks=False) or (
+                            is_hole(each.stat(follow_symlinks=False)) and not self._is_frozen(Path(each.path).parent)
+                        ):
                             raise IntegrityError(
                                 f"{each.path} is a link, a pipe, a device or an empty giant: no run has that"
                             )
@@ -102,6 +106,10 @@ class RunDir:
                 continue  # the run is going on
             except OSError as error:
                 raise machine_failure(f"read run {self.id}", error) from error
+
+    def _is_frozen(self, folder: Path) -> bool:
+        """Says whether a folder has the agent's own files, which nothing reads before they are checked."""
+        return folder.parent == self.checkpoints and folder.name.startswith((RECEIVED, RECEIVING))
 
     def load_spec(self) -> RunSpec:
         """Reads `spec.json` from the disk.
@@ -214,7 +222,7 @@ class RunDir:
                 yield cls(path.parent)
 
 
-def _is_hole(status: os.stat_result) -> bool:
+def is_hole(status: os.stat_result) -> bool:
     """Says whether a file claims to be large and has hardly any content: reading it would take hours."""
     return status.st_size > 1 << 30 and status.st_blocks * 512 < status.st_size // 8
 

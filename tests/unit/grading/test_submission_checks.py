@@ -1,6 +1,7 @@
 """Tests what the grader keeps of a valid submission: the agent's weights, and of the base model everything else."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from a2rl.core.errors import InvalidSubmissionError, UsageError
 from a2rl.grading.submission_checks import Requirements, copy_submission
-from a2rl.grading.submitted_files import Source
+from a2rl.grading.submitted_files import Source, SubmittedFiles
 from a2rl.models.checkpoint import check_base_model, tensors_in, tensors_of, weights_digest
 from tests.as_nobody import as_nobody, folder_of_nobody
 from tests.small_model import Weight, edit_json, random_weights, read_weights, trained_copy, write_safetensors
@@ -47,6 +48,16 @@ def test_a_link_in_the_middle_does_not_reach_the_base_model(
     (workspace / "output" / "elsewhere").symlink_to(base_model.parent)
     with pytest.raises(InvalidSubmissionError, match="'elsewhere' is a link"):
         submit(f"output/elsewhere/{base_model.name}")
+
+
+def test_weights_that_are_a_hole_are_refused(workspace: Path, submission: Path) -> None:
+    """Their clone would be a hole, too, and make the run unreadable."""
+    os.truncate(submission / "model.safetensors", 2 << 30)
+    with (
+        SubmittedFiles(Source(workspace, "output/v1")) as files,
+        pytest.raises(InvalidSubmissionError, match=r"model\.safetensors is a sparse file"),
+    ):
+        files.check_sizes(4 << 30)
 
 
 def test_a_submission_may_be_named_by_its_absolute_path(submission: Path, submit: Callable[[str], Path]) -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from a2rl.cli.results import run_object, sentence, state_of
 from a2rl.core import processes
-from a2rl.core.errors import InfrastructureError, InterruptedByUserError, MissingInputError, RunFailedError, UsageError
+from a2rl.core.errors import (
+    InfrastructureError,
+    IntegrityError,
+    InterruptedByUserError,
+    MissingInputError,
+    RunFailedError,
+    UsageError,
+)
 from a2rl.core.settings import Settings
 from a2rl.results.report.page import write_report
 from a2rl.results.verify import verify_run
@@ -230,3 +237,15 @@ def test_a_failure_that_the_ledger_does_not_know_is_found(run: RunDir, settings:
     record = record_failure(run, "execute", InfrastructureError("x"))
     run.write("grade", record.model_copy(update={"failed_stage": "baseline"}))
     assert "the ledger does not" in records_problem(run)
+
+
+def test_what_waits_to_be_copied_leaves_a_run_readable(run: RunDir) -> None:
+    """A file of the agent's that has a second name there may be a hole; a checkpoint that was copied must not."""
+    run.checkpoint("d" * 64).mkdir(parents=True)
+    (waiting := run.checkpoints / ".received-1").mkdir()
+    (waiting / "model.safetensors").touch()
+    os.truncate(waiting / "model.safetensors", 2 << 30)
+    run.check_plain()
+    (waiting / "model.safetensors").rename(run.checkpoint("d" * 64) / "model.safetensors")
+    with pytest.raises(IntegrityError, match="empty giant"):
+        run.check_plain()
