@@ -138,7 +138,7 @@ def agent_environment(
     spec, workspace = run.spec, run.workspace
     name, provision = given_model(run).relative_to(run.given / "models"), provision_of(run.spec, agent, settings)
     programs = (*before_path, provision.python.executable.parent, settings.python_bin)
-    own = {key: text.format(**(names or {})) for key, text in agent.env.items()}
+    own = {key: text.format(**(names or {})) for key, text in agent.env.items()} | provision.env
     return {
         **settings.forwarded(BASIC_VARIABLES),
         **QUIET,
@@ -148,7 +148,6 @@ def agent_environment(
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
         **own,
-        **provision.env,
         **settings.keys(agent.forward_env),
         "TASK": spec.task,
         "BASE_MODEL": str(name),

@@ -94,6 +94,13 @@ def test_the_agents_python_programs_load_the_tracer(agent_run: RunDir, settings:
     assert Path(environment[tracer.VARIABLE]).parent == agent_run.workspace
 
 
+def test_a_runs_own_python_path_comes_after_the_tracer(settings: Settings) -> None:
+    run = RunDir.create(settings.runs, spec(env="PYTHONPATH=/of/the/run"))
+    (run.given / "models" / "m").mkdir(parents=True)
+    environment = agent_environment(run, agent(env={"PYTHONPATH": "/mine"}), URL, settings)
+    assert environment["PYTHONPATH"] == f"{run.given}/tracer:/of/the/run"
+
+
 def test_without_a_sandbox_what_is_given_is_a_linked_copy(
     agent_run: RunDir,
 ) -> None:
