@@ -1,6 +1,5 @@
 """Stage `setup`: resolves the run's settings, builds the workspace and opens the ledger."""
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -138,9 +137,6 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
                 "`dvc pull` or `a2rl models get` gets it"
             )
         _build(run, inputs, done, settings)
-    if run.code.is_dir():
-        ours = shutil.ignore_patterns(".git")
-        shutil.copytree(run.code, run.workspace / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
     here = {
         "base_model": place_in(settings.root, inputs.base_model),
         "hidden": place_in(settings.root, inputs.graded_on / "hidden"),

@@ -57,7 +57,7 @@ def build_workspace(
     provision: Provision | None = None,
     isolation: Isolation = NONE,
 ) -> None:
-    """Creates the workspace; an existing one is left as it is.
+    """Creates the workspace, with the agent's code of a run that began elsewhere; an existing one is left as it is.
 
     Model and data are not copied if a sandbox protects them: their files are clones, second names or links of the
     originals (a2rl/linux/placing.py). Without a sandbox, they are clones or copies, so that an agent cannot damage the
@@ -78,6 +78,9 @@ def build_workspace(
         (making / name).symlink_to(Path("..", run.given.name, name))
     shutil.copyfile(description, making / "description.md")
     (making / "instructions.md").write_text(render_instructions(run, provision), encoding="utf-8")
+    if run.code.is_dir():
+        ours = shutil.ignore_patterns(".git")
+        shutil.copytree(run.code, making / "code", ignore=ours, symlinks=True, dirs_exist_ok=True)
     making.rename(run.workspace)
 
 

@@ -85,6 +85,25 @@ def test_the_references_variables_point_into_the_workspace(
         assert Path(environment[name]).is_relative_to(agent_run.workspace)
 
 
+def test_the_code_of_a_run_that_moved_comes_whole_or_not(
+    agent_run: RunDir, base_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds a workspace takes it as it is, so one without the code must not be left behind."""
+    (agent_run.code / ".git").mkdir(parents=True)
+    (agent_run.code / "train.py").write_text("print(1)")
+    shutil.rmtree(agent_run.workspace)
+
+    def stops(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(shutil, "copytree", stops)
+        build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert not agent_run.workspace.exists()
+    build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert [path.name for path in (agent_run.workspace / "code").iterdir()] == ["train.py"]
+
+
 def test_the_agents_python_programs_load_the_tracer(agent_run: RunDir, settings: Settings) -> None:
     """The tracer writes into the workspace."""
     environment = agent_environment(agent_run, agent(env={"PYTHONPATH": "/mine"}), URL, settings)
