@@ -183,8 +183,7 @@ class Attempts:
             return agent_command(run, self.agent, self.settings, self.server, gateway, attempt)
         except (A2rlError, OSError) as error:
             # In a later attempt, the agent itself may have made its workspace unusable; that is a result.
-            is_agents_doing = isinstance(error, SpoiledWorkspaceError) or _errno_of(error) in WORKSPACE_ERRORS
-            if attempt.number == 1 or not is_agents_doing:
+            if attempt.number == 1 or not _is_agents_doing(error, run):
                 raise
             why = f"it has made its own folder unusable: {error}"
             return AttemptEnd("unavailable", why=why, responsible="agent")
@@ -278,13 +277,16 @@ def _random_pause_s() -> float:
     return random.uniform(0.5, 1.5) * TICK_S
 
 
-def _errno_of(error: BaseException | None) -> int | None:
-    """Returns the number of the system error that caused one of our own errors."""
-    while error is not None:
-        if isinstance(error, OSError):
-            return error.errno
+def _is_agents_doing(error: BaseException | None, run: RunDir) -> bool:
+    """Says whether an error comes from what an agent has done to its workspace; one at a path elsewhere does not."""
+    while error is not None and not isinstance(error, (SpoiledWorkspaceError, OSError)):
         error = error.__cause__
-    return None
+    if not isinstance(error, OSError):
+        return error is not None
+    path = Path(error.filename) if isinstance(error.filename, str) else Path()
+    workspaces = (run.workspace, run.root.resolve() / run.workspace.name)
+    is_elsewhere = path.is_absolute() and not any(path.is_relative_to(each) for each in workspaces)
+    return error.errno in WORKSPACE_ERRORS and not is_elsewhere
 
 
 def close_lost_attempt(run: RunDir) -> None:

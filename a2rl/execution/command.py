@@ -7,6 +7,7 @@ can reach.
 
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -123,7 +124,8 @@ def close_to_others(run: RunDir, keep_way: bool) -> None:
     run.root.chmod(0o711)
     for path in run.root.iterdir():
         if path not in (run.workspace, run.given, run.names) and not path.is_symlink():
-            path.chmod(path.stat().st_mode & 0o700)
+            with suppress(FileNotFoundError):  # such as a journal of the ledger, or a file that was being written
+                path.chmod(path.stat().st_mode & 0o700)
 
 
 def readable_by(agent: Agent, provision: Provision, source: str | None, settings: Settings) -> tuple[Path, ...]:

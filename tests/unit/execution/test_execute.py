@@ -114,6 +114,28 @@ def test_a_spoiled_workspace_ends_the_agents_part(
     assert [event.reason for event in run.ledger.events(AgentEnded)] == ["finished", "unavailable"]
 
 
+def test_a_file_of_the_graders_that_vanishes_blames_nobody(
+    work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage is tried again, and the agent's part goes on."""
+    run, tries = work("true\n", mode="multi", trials=2), list[int]()
+
+    def races(run: RunDir, *arguments: Any) -> AgentCommand:
+        tries.append(1)
+        if len(tries) != 2:
+            return agent_command(run, *arguments)
+        try:
+            raise FileNotFoundError(2, "No such file or directory", str(run.root / "ledger.db-wal"))
+        except FileNotFoundError as error:
+            raise InfrastructureError("the owner cannot be changed") from error
+
+    monkeypatch.setattr(module, "agent_command", races)
+    with pytest.raises(InfrastructureError, match="owner"):
+        execute(run, settings)
+    assert execute(run, settings).ended == "finished"
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["finished", "finished"]
+
+
 def test_a_disk_that_is_full_is_not_the_agents_doing(
     work: Callable[..., RunDir], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

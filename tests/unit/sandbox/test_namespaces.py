@@ -115,6 +115,15 @@ def test_all_that_is_the_graders_is_closed(run: RunDir) -> None:
     assert not [path for path in others if path.stat().st_mode & 0o077]
 
 
+def test_a_file_that_vanishes_meanwhile_stops_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite removes the journals of the ledger whenever it closes it."""
+    found = [run.root / "ledger.db-wal", run.logs]
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(found))
+    run.logs.chmod(0o755)
+    close_to_others(run, keep_way=True)
+    assert stat.S_IMODE(run.logs.stat().st_mode) == 0o700
+
+
 @ROOT
 def test_a_tree_of_any_depth_is_given_away(tmp_path: Path) -> None:
     """A file with another name is not."""
