@@ -5,6 +5,7 @@ The agent can write only to `workspace/` below it.
 
 import itertools
 import os
+import re
 import secrets
 import string
 import time
@@ -233,10 +234,14 @@ _NUMBERS = itertools.count(secrets.randbelow(len(_DIGITS) ** 4))
 
 
 def new_run_id(task: str, agent: str) -> str:
-    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time."""
+    """Returns a new, unique id such as gsm8k-scripted-20260412-093015-a1b2; ids of a task and agent sort by time.
+
+    An agent may be named after any folder, so what no id may contain (`RUN_ID` in a2rl/run/names.py) is left out.
+    """
     number, base = next(_NUMBERS), len(_DIGITS)
     suffix = "".join(_DIGITS[number // base**place % base] for place in (3, 2, 1, 0))
-    return f"{task}-{agent}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
+    of_task, of_agent = (re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80] for name in (task, agent))
+    return f"{of_task}-{of_agent}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
 
 
 def last_closing(run: RunDir) -> RunClosed | None:

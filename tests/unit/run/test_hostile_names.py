@@ -27,8 +27,9 @@ from a2rl.grading.service import GradingService
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import RunDir, new_run_id
 from a2rl.run.events import AgentEnded, SubmissionAccepted
+from a2rl.run.names import RUN_ID
 from stages.grade import grade
 from tests.run_maker import FakePool, checkout, end_agent, grade_private, grade_result, make_run, submit_checkpoint
 from tests.small_model import build_base_model, trained_copy
@@ -175,6 +176,12 @@ def test_the_history_of_the_code_has_visible_messages(run: tuple[RunDir, Setting
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "a.py").write_text("")
     assert snapshot_code(tmp_path / "code", tmp_path / "history", "with \0 a zero")
+
+
+def test_a_run_of_an_agent_with_any_name_has_a_plain_id() -> None:
+    for name in ("my agent", "büro", NAME, "x" * 300):
+        assert re.fullmatch(RUN_ID, new_run_id("gsm8k", name))
+    assert new_run_id("gsm8k", "my agent").startswith("gsm8k-my-agent-2")
 
 
 def test_what_was_submitted_stays_in_the_ledger_as_it_is(run: tuple[RunDir, Settings]) -> None:
