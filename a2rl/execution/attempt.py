@@ -46,6 +46,8 @@ WORKSPACE_ERRORS = {
 }  # fmt: skip
 """System errors caused by folders that an agent has locked, removed or replaced. A full or broken disk causes other
 errors."""
+NOT_STARTED = "the agent could not be started"
+"""How the reason begins if an attempt was lost before the agent had done anything."""
 WARN_AT = (0.8, 0.95)
 """Shares of the attempt's time after which the agent is warned."""
 
@@ -232,8 +234,9 @@ class Attempts:
         if exited.error:
             with self.run.agent_log.open("a", encoding="utf-8") as log:
                 log.write(f"[a2rl: the agent could not be started: {exited.error}]\n")
-            if attempt == 1:  # it has done nothing yet, so this is not its doing
-                raise InfrastructureError(f"the agent could not be started: {exited.error}")
+            ends = self.run.ledger.events(AgentEnded)
+            if all(end.reason == "lost" and end.why.startswith(NOT_STARTED) for end in ends):  # it has done nothing yet
+                raise InfrastructureError(f"{NOT_STARTED}: {exited.error}")
             return AttemptEnd(reason, exited.exit_code, f"it could not be started: {exited.error}", "machine")
         if exited.stopped:
             responsible: Responsible = "unknown" if exited.stopped == FULL else "agent"  # others fill it, too

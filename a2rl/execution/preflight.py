@@ -6,6 +6,8 @@ A check is a function that returns what it found, or raises an error whose text 
 Runs that agree in everything that a check depends on share it, so a grid of a hundred runs asks a judge once.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -192,10 +194,21 @@ def _program(spec: RunSpec, here: ThisMachine) -> str:
     if isinstance(isolation, A2rlError):
         return ""  # that has a check of its own
     provision = here.provision(spec)
+    _require_start(installation.agent, provision, here.settings)
     if isolation.confines:
         own = readable_by(installation.agent, provision, spec.source, here.settings)
         check_python(provision.python.executable, isolation, here.settings, own)
     return check_program(installation, isolation, here.settings, provision.read)
+
+
+def _require_start(agent: Agent, provision: Provision, settings: Settings) -> None:
+    """Requires the program with which an agent starts, unless an installation brings it, or its own PATH."""
+    if agent.install or "PATH" in agent.env:
+        return
+    folders = (str(provision.python.executable.parent), str(settings.python_bin))
+    path = os.pathsep.join([*folders, settings.environ.get("PATH", os.defpath)])
+    if not shutil.which(program := agent.command()[0], path=path):
+        raise UsageError(f"there is no program {program!r}, with which {agent.title} starts: correct `start`, or PATH")
 
 
 def _gpus(spec: RunSpec, here: ThisMachine) -> str:

@@ -165,6 +165,21 @@ def test_the_clock_does_not_run_before_the_ledger_has_the_start(
     assert run.clock.read_state().running_since is None
 
 
+def test_an_agent_that_never_started_can_be_mended(settings: Settings, new_run: Callable[..., RunDir]) -> None:
+    (settings.root / "agents").unlink()
+    (definition := settings.root / "agents" / "mine" / "agent.yaml").parent.mkdir(parents=True)
+    definition.write_text("title: mine\nstart: [no-such-program]\n")
+    run = new_run(agent="mine", started=False)
+    for name in (".home", ".tmp"):
+        (run.workspace / name).mkdir()
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="could not be started"):
+            execute(run, settings)
+    definition.write_text('title: mine\nstart: ["true"]\n')
+    assert execute(run, settings).ended == "finished"
+    assert [event.reason for event in run.ledger.events(AgentEnded)] == ["lost", "lost", "finished"]
+
+
 def test_a_killed_supervisor_closes_the_attempt_as_lost(work: Callable[..., RunDir], settings: Settings) -> None:
     """The next try goes on."""
     script = (

@@ -90,6 +90,14 @@ def test_a_limit_on_the_cost_needs_a_price(ready: Callable[..., RunSpec], settin
     assert problem(max_cost_usd=1.0) == ""
 
 
+def test_a_program_that_is_missing_is_a_problem(ready: Callable[..., RunSpec], settings: Settings) -> None:
+    (settings.root / "agents").unlink()
+    (folder := settings.root / "agents" / "noop").mkdir(parents=True)
+    for start, has_problem in (("pyhton", True), ("python", False), ("{agent_dir}/go", True), ("/bin/sh", False)):
+        (folder / "agent.yaml").write_text(yaml.safe_dump({"title": "a", "start": [start]}))
+        assert ("there is no program" in problems([ready()], settings).get("agent", "")) == has_problem
+
+
 def test_a_model_that_would_not_fit_is_found_before_its_download(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
