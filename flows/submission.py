@@ -284,7 +284,7 @@ def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEM
     """Looks once at all open runs that were submitted, and starts again or closes those that nobody works on.
 
     Returns:
-        What was done, by run.
+        What was done, by run, or why nothing could be.
     """
     rows = [row for row in cluster.claims.rows(suite) if row.pool and not row.done and not row.live]
     acted: dict[str, Decision] = {}
@@ -294,8 +294,12 @@ def reconcile(cluster: Cluster, suite: str | None = None, most: int = MOST_ATTEM
         states = _states(client, {row.flow_run for row in rows if row.flow_run})
         for row in rows:
             decision = decide(row, states.get(row.flow_run), most)
-            if decision.act != "wait" and _act(client, cluster, row, decision):
-                acted[row.run_id] = decision
+            try:
+                if decision.act != "wait" and _act(client, cluster, row, decision):
+                    acted[row.run_id] = decision
+            except ObjectNotFound:  # the runs of other pools go on
+                missing = f"the Prefect server has no deployment {deployment_name(row.pool)!r} any more"
+                acted[row.run_id] = Decision("wait", f"{missing}: `a2rl bench --pool {row.pool}` makes it")
     return acted
 
 

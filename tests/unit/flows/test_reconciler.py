@@ -1,14 +1,23 @@
 """What the reconciler decides about a run, from its claim and the state of its flow run."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Failed
 
 from a2rl.cluster.claims import REOPENED, Progress, RunRow
+from a2rl.cluster.holding import Cluster, new_run
 from a2rl.cluster.status import state_of_row, status_of
-from flows.submission import Decision, FlowState, decide, state_of
+from a2rl.core.settings import Settings
+from flows import submission
+from flows.submission import Decision, FlowState, decide, reconcile, state_of
+from tests.run_maker import spec
 
 OPEN = RunRow(run_id="r", pool="p", flow_run="f", epoch=1, beat_s=200.0, owner="host-a:1:x")
 
@@ -85,3 +94,32 @@ def test_the_state_of_a_suite_adds_up() -> None:
     assert (found.done, found.failed, found.running, found.waiting, found.stuck) == (1, 1, 1, 2, 1)
     assert (found.used_s, found.judge_usd, found.agent_usd) == (80.0, 1.0, 2.0)
     assert (found.left_s, found.oldest_beat_s) == (60.0, 7.0)
+
+
+class _Prefect:
+    """A server that has lost the deployment of one pool."""
+
+    def read_deployment_by_name(self, name: str) -> SimpleNamespace:
+        if name.endswith("-gone"):
+            raise ObjectNotFound(LookupError(name))
+        return SimpleNamespace(id=uuid4())
+
+    def create_flow_run_from_deployment(self, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(id=uuid4())
+
+
+def test_a_lost_deployment_does_not_stop_other_pools(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def client() -> Iterator[_Prefect]:
+        yield _Prefect()
+
+    monkeypatch.setattr(submission, "prefect_client", client)
+    settings.environ["A2RL_STORE"] = f"file://{tmp_path}/store"
+    cluster = Cluster.needed(settings)
+    cluster.claims.register([new_run(spec(run_id=f"run-{pool}"), pool) for pool in ("gone", "here")])
+    acted = reconcile(cluster)
+    assert {run: decision.act for run, decision in acted.items()} == {"run-gone": "wait", "run-here": "submit"}
+    assert "`a2rl bench --pool gone` makes it" in acted["run-gone"].why
+    assert [bool(row.flow_run) for row in cluster.claims.rows()] == [False, True]
