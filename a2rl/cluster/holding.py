@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from a2rl.cluster.claims import (
     Claim,
@@ -56,7 +56,7 @@ class Cluster:
         if settings.claims:
             if not settings.claims.startswith(("postgresql://", "postgres://")):
                 raise UsageError("A2RL_CLAIMS is no Postgres database: write postgresql://user:password@host/database")
-            register_secrets({"the password of A2RL_CLAIMS": urlsplit(settings.claims).password or ""})
+            register_secrets(_passwords(settings.claims))
             return cls(store, PostgresClaims(settings.claims))
         if (folder := store.local_folder) is None:
             raise UsageError(
@@ -74,6 +74,15 @@ class Cluster:
         if (found := cls.of(settings)) is None:
             raise UsageError("no store is configured: set A2RL_STORE (and A2RL_CLAIMS); see docs/cluster.md")
         return found
+
+
+def _passwords(url: str) -> dict[str, str]:
+    """Returns the passwords in the URL of a database, as they are written there and as they are meant."""
+    parts = urlsplit(url)
+    query = (each.partition("=") for each in parts.query.split("&"))
+    found = [parts.password or "", *(value for name, _, value in query if name in {"password", "sslpassword"})]
+    forms = dict.fromkeys(form for each in found for form in (each, unquote(each)))
+    return {f"password {number} of A2RL_CLAIMS": form for number, form in enumerate(forms, 1)}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -150,7 +151,8 @@ class PostgresClaims(Claims):
                     self._is_ready = True
                 yield database
         except driver.Error as error:
-            where = self._url.rpartition("@")[2]
+            parts = urlsplit(self._url)  # a password may stand before the host, or in the query
+            where = f"{parts.hostname or ''}{parts.path}"
             kind = _UnreachableError if isinstance(error, driver.OperationalError) else InfrastructureError
             raise kind(f"Postgres at {where} failed: {first_line(error)}; check A2RL_CLAIMS and that server") from error
 

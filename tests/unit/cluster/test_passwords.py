@@ -1,0 +1,39 @@
+"""The password in A2RL_CLAIMS, wherever it stands in the URL, is neither shown nor kept."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from a2rl.cluster.holding import Cluster
+from a2rl.cluster.postgres_claims import PostgresClaims
+from a2rl.core.errors import InfrastructureError
+from a2rl.core.secrets import scrub
+from a2rl.core.settings import Settings
+
+HIDDEN, QUOTED = "hunter2%hunter3", "hunter2%25hunter3"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://a2rl:{QUOTED}@db.example/a2rl",
+        f"postgresql://db.example/a2rl?user=a2rl&password={QUOTED}",
+        f"postgresql://a2rl@db.example/a2rl?sslpassword={QUOTED}",
+    ],
+)
+def test_the_password_of_the_claims_is_not_told(url: str, settings: Settings, tmp_path: Path) -> None:
+    settings.environ.update(A2RL_STORE=f"file://{tmp_path}/store", A2RL_CLAIMS=url)
+    claims = Cluster.needed(settings).claims
+    assert "hunter" not in scrub(f"{HIDDEN} {QUOTED}")
+
+    class Broken(Exception):
+        pass
+
+    def connect(*_: object, **__: object) -> None:
+        raise Broken("it is broken")
+
+    assert isinstance(claims, PostgresClaims)
+    claims.__dict__["_driver"] = SimpleNamespace(connect=connect, Error=Broken, OperationalError=ConnectionError)
+    with pytest.raises(InfrastructureError, match=r"^Postgres at db\.example/a2rl failed: it is broken"):
+        claims.rows()
