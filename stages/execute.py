@@ -7,7 +7,7 @@ service.
 
 import time
 
-from a2rl.agent_systems.definition import find_agent
+from a2rl.agent_systems.definition import find_agent, recorded_agent
 from a2rl.agent_systems.transcripts.ending import SESSION_GONE
 from a2rl.core.settings import Settings
 from a2rl.execution.attempt import Attempts, close_lost_attempt
@@ -40,10 +40,10 @@ def execute(run: RunDir, settings: Settings) -> ExecuteRecord:
         InterruptedByUserError: The user stopped the pipeline; the agent has ended and the run can be resumed.
         InfrastructureError: The grading service or the supervisor failed.
     """
-    agent = find_agent(run.spec.agent, settings.root)
-    register_run_secrets(agent, settings)
+    register_run_secrets(recorded_agent(run.spec.agent, settings.root), settings)
     if (done := run.read("execute", ExecuteRecord)) is not None:
         return done
+    agent = find_agent(run.spec.agent, settings.root)
     started = time.monotonic()
     close_lost_attempt(run)
     check_inputs(run)

@@ -214,6 +214,10 @@ def find_agent(name: str, root: Path) -> Agent:
         IntegrityError: It is not a text in UTF-8.
     """
     if is_script(name):
+        if not Path(name).is_file():
+            raise UsageError(
+                f"no agent script {name}: --agent takes an id (see `a2rl agents`) or the path of a start script"
+            )
         return _script_agent(Path(name))
     known = agent_ids(root)
     if name not in known:
@@ -229,11 +233,18 @@ def find_agent(name: str, root: Path) -> Agent:
         raise TaskDefinitionError(f"agents/{name}/agent.yaml: {' '.join(str(error).split())}") from error
 
 
+def recorded_agent(name: str, root: Path) -> Agent:
+    """Returns the agent of a run that need not start again; its start script may be gone.
+
+    Raises:
+        UsageError: There is no agent with this id.
+        TaskDefinitionError: The agent's agent.yaml is not valid.
+        IntegrityError: It is not a text in UTF-8.
+    """
+    return _script_agent(Path(name)) if is_script(name) else find_agent(name, root)
+
+
 def _script_agent(script: Path) -> Agent:
-    if not script.is_file():
-        raise UsageError(
-            f"no agent script {script}: --agent takes an id (see `a2rl agents`) or the path of a start script"
-        )
     script = script.resolve()
     literal = str(script).replace("{", "{{").replace("}", "}}")  # a path is no template
     return Agent(id=script.parent.name or script.stem, title=str(script), start=("bash", literal), folder=script.parent)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from a2rl.agent_systems.definition import find_agent
+from a2rl.agent_systems.definition import recorded_agent
 from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import print_error, print_json, say
 from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant, finite
@@ -46,7 +46,7 @@ def bundle(
 
     settings = Settings.load()
     found = find_run(run_id, settings)
-    register_run_secrets(find_agent(found.spec.agent, settings.root), settings)
+    register_run_secrets(recorded_agent(found.spec.agent, settings.root), settings)
     target = out_file or Path(f"{found.id}{SUFFIX}")
     index = pack(found, target, with_weights)
     for path, why in index.left_out.items():
@@ -193,7 +193,7 @@ def inspect_log(
 
     settings = Settings.load()
     run = find_run(run_id, settings)
-    register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
+    register_run_secrets(recorded_agent(run.spec.agent, settings.root), settings)
     target = output / inspect_log_name(run, submission)
     samples = write_inspect_log(run, target, submission)
     say(

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a2rl.agent_systems.definition import find_agent
+from a2rl.agent_systems.definition import recorded_agent
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.files import write_atomically
 from a2rl.core.processes import read_apart
@@ -54,7 +54,7 @@ def draw_report(run: RunDir, settings: Settings) -> None:
         InfrastructureError: The report cannot be drawn.
     """
     need_baseline(run, run.ledger.entries())
-    register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
+    register_run_secrets(recorded_agent(run.spec.agent, settings.root), settings)
     limits = (TIMEOUT_S, MAX_MEMORY_BYTES, MAX_CPU_S)
     read = read_apart("a2rl.results.report.page", [str(run.root)], settings, keys_message({}), *limits)
     if read.problem:
@@ -81,7 +81,7 @@ def report_files(run: RunDir, settings: Settings, entries: list[Entry] | None = 
     Raises:
         UsageError: The run has no baseline yet.
     """
-    register_run_secrets(find_agent(run.spec.agent, settings.root), settings)
+    register_run_secrets(recorded_agent(run.spec.agent, settings.root), settings)
     entries = run.ledger.entries() if entries is None else entries
     report = gather(run, entries)
     page = load_template("a2rl.results.report").render(
@@ -133,7 +133,7 @@ def _results(run: RunDir, entries: list[Entry], report: RunReport) -> dict[str, 
 
 def _work(run: RunDir, entries: list[Entry], settings: Settings) -> dict[str, Any]:
     """Returns what the agent did."""
-    executed, agent = run.read("execute", ExecuteRecord), find_agent(run.spec.agent, settings.root)
+    executed, agent = run.read("execute", ExecuteRecord), recorded_agent(run.spec.agent, settings.root)
     steps = read_steps(run, entries)
     return {
         "executed": executed,

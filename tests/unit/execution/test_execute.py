@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.execution import attempt as module
 from a2rl.execution import workspace
@@ -193,6 +193,16 @@ def test_a_killed_supervisor_closes_the_attempt_as_lost(work: Callable[..., RunD
     assert "supervisor was killed" in end.why
     assert run.clock.read_state().running_since is None
     assert execute(run, settings).ended == "finished"
+
+
+def test_a_run_whose_agent_is_done_needs_no_start_script(work: Callable[..., RunDir], settings: Settings) -> None:
+    run = work("true\n")
+    done = execute(run, settings)
+    (settings.root / "mine" / "start.sh").unlink()
+    assert execute(run, settings) == done
+    run.record_path("execute").unlink()
+    with pytest.raises(UsageError, match="no agent script"):
+        execute(run, settings)
 
 
 def test_processes_that_survive_end_the_agents_part(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationResult, Step, ToolCall, Trajectory
+from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
 from a2rl.results.report.data import RunReport
@@ -83,6 +84,12 @@ def test_the_page_shows_code_changes_before_each_submission(settings: Settings) 
     assert '<span class="added">+lr = 2</span>' in page
     assert '<span class="removed">-lr = 1</span>' in page
     assert '2 files, <span class="plus">+2</span> <span class="minus">-1</span> lines' in page
+
+
+def test_a_page_can_be_drawn_without_the_start_script(settings: Settings) -> None:
+    run = run_with_code(settings, [{"train.py": "x = 1"}])
+    write_model(run.root / "spec.json", run.spec.model_copy(update={"agent": "/moved/start.sh"}))
+    assert "train.py" in page_of(RunDir(run.root), settings)
 
 
 def test_only_mini_data_that_stands_for_more_says_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
