@@ -129,7 +129,7 @@ class SubmittedFiles(AbstractContextManager["SubmittedFiles"]):
         return any(each.name == ADAPTER_CONFIG for each in self.files)
 
     def check_sizes(self, limit: int, tokenizer: int = MAX_JSON_BYTES) -> None:
-        """Checks the sizes of the files. A sparse file counts with its apparent size, because its copy may not be sparse.
+        """Checks the sizes of the files. A sparse file counts with its apparent size: its copy may have no holes.
 
         Args:
             limit: The most bytes that all weights together may have.

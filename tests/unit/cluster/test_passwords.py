@@ -27,13 +27,13 @@ def test_the_password_of_the_claims_is_not_told(url: str, settings: Settings, tm
     claims = Cluster.needed(settings).claims
     assert "hunter" not in scrub(f"{HIDDEN} {QUOTED}")
 
-    class Broken(Exception):
+    class BrokenError(Exception):
         pass
 
     def connect(*_: object, **__: object) -> None:
-        raise Broken("it is broken")
+        raise BrokenError("it is broken")
 
     assert isinstance(claims, PostgresClaims)
-    claims.__dict__["_driver"] = SimpleNamespace(connect=connect, Error=Broken, OperationalError=ConnectionError)
+    claims.__dict__["_driver"] = SimpleNamespace(connect=connect, Error=BrokenError, OperationalError=ConnectionError)
     with pytest.raises(InfrastructureError, match=r"^Postgres at db\.example/a2rl failed: it is broken"):
         claims.rows()

@@ -96,9 +96,10 @@ def test_the_code_of_a_run_that_moved_comes_whole_or_not(
     def stops(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(shutil, "copytree", stops)
-        build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+        with pytest.raises(KeyboardInterrupt):
+            build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
     assert not agent_run.workspace.exists()
     build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
     assert [path.name for path in (agent_run.workspace / "code").iterdir()] == ["train.py"]
