@@ -138,6 +138,7 @@ def test_variables_are_read_as_a_shell_reads_them() -> None:
         ("A='x", "No closing quotation"),
         ("TASK=webshop", "set by a2rl itself"),
         ("PATH=/evil", "set by a2rl itself"),
+        ("SEARCH_URL=http://x", "set by a2rl itself"),
         ("https_proxy=http://x", "set by a2rl itself"),
         ("LD_PRELOAD=/x.so", "set by a2rl itself"),
         ("OPENAI_API_KEY=abc", "forward_env"),
