@@ -106,21 +106,33 @@ def _definitions(lines: list[str]) -> Iterator[str]:
             lines = lines[1:]
 
 
-def _needed(others: Sequence[str], block: str) -> Iterator[str]:
-    """Yields the blocks that only import and define, and define a name that this block uses."""
-    tree = code_tree(block)
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
-    for other in others:
-        made = [_name(each) for each in tree.body] if (tree := code_tree(other)) else []
-        if None not in made and used.intersection(made):
-            yield other
+def _needed(others: Sequence[str], block: str) -> list[str]:
+    """Returns the blocks that only import and define, and make a name that this block uses, or one that it needs."""
+    used, taken = {"*"} | _used(code_tree(block)), list[str]()
+    for other in reversed(others):
+        tree = code_tree(other)
+        made = [_made(each) for each in tree.body] if tree else []
+        if all(made) and used & set[str]().union(*made):
+            taken.insert(0, other)
+            used |= _used(tree)
+    return taken
 
 
-def _name(statement: ast.stmt) -> str | None:
-    """Returns the name that a definition or an import makes; None for other statements."""
+def _used(tree: ast.AST | None) -> set[str]:
+    """Returns the names in a program."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else set()
+
+
+def _made(statement: ast.stmt) -> set[str]:
+    """Returns the names that a definition, an import or a constant makes; none for other statements."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        return statement.names[0].asname or statement.names[0].name
-    return getattr(statement, "name", None)
+        return {each.asname or each.name.partition(".")[0] for each in statement.names}
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        # What calls something may be a trial of the function, which is not defined yet.
+        is_constant = not any(isinstance(node, ast.Call) for node in ast.walk(statement))
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return set[str]().union(*map(_used, targets)) if is_constant else set()
+    return {statement.name} if hasattr(statement, "name") else set()
 
 
 def _together(prompt: str, code: str) -> str:

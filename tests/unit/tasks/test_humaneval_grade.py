@@ -86,6 +86,15 @@ ANSWERS = [
     ("```python\ndef first(xs):\n    return xs[0]\n```\nand\n```python\n"
      "def total(xs):\n    return first(xs) + total(xs[1:]) if xs else 0\n```", True),
     ("```python\nimport math\n```\n```python\ndef total(xs):\n    return int(math.fsum(xs))\n```", True),
+    ("```python\nfrom os import sep, fspath\n```\n```python\ndef total(xs):\n    return fspath and sum(xs)\n```", True),
+    ("```python\nimport math, functools\n```\n```python\nfrom operator import *\n```\n```python\n"
+     "def total(xs):\n    return functools.reduce(add, xs, 0)\n```", True),
+    ("```python\nimport os.path\n```\n```python\ndef total(xs):\n    return os.path and sum(xs)\n```", True),
+    ("```python\nimport math\n```\n```python\ndef helper(xs):\n    return math.fsum(xs)\n```\n```python\n"
+     "def total(xs):\n    return int(helper(xs))\n```", True),
+    ("```python\nBASE = 1\nFIRST: int = BASE - 1\n```\n```\ndef total(xs):\n    return sum(xs, FIRST)\n```", True),
+    (f"```\ndef total(xs):\n    return 0\n```\n```\nxs = [1]\nn = total(xs)\n```\n```\n{WHOLE}```", True),
+    ("```python\nxs = [1]\nn = nothing(xs)\n```\n```python\ndef total(xs):\n    n = sum(xs)\n    return n\n```", True),
     # what stands before or after the answer
     (f"from __future__ import annotations\n{WHOLE}", True),
     ("```python\nfrom __future__ import annotations\n\ndef total(xs: list[int]):\n    return sum(xs)\n```", True),
