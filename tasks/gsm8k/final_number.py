@@ -93,8 +93,9 @@ _NOT = re.compile(r"(?:\bnot|n't) (?:be |equal to )?$", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
     r"(?:^|[.!?(\n-])[ \x02]{0,3}(?:(?:but|oh|hmm+|oops|ah)\W{1,5})?"
     r"(?:(?P<pause>wait|actually)|oops|correction|no|scratch that|on second thought)(?= ?[,.!:;-])"
-    r"|\b(?:that|this|it|which|answer|above)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
-    r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong)",
+    r"|(?P<doubt>\b(?:if|whether|in case) [^.,;:!?\n]{0,40}?)?"  # "Let me know if this is wrong"
+    r"(?:\b(?:that|this|it|which|answer|above)(?:'s| is| was) (?:wrong|incorrect|not right|not correct|a mistake)"
+    r"|\bI (?:made|have made|was|am) (?:a mistake|an error|wrong))",
     re.IGNORECASE,
 )
 _SETTLING = re.compile(
@@ -143,7 +144,11 @@ def _readable(text: str) -> str:
     text = _SEPARATED.sub(lambda found: re.sub(r"\D", "", found[0]), text)
     text = _DECIMAL_COMMA.sub(".", text)
     settled = max((found.end() for found in _SETTLING.finditer(text)), default=0)
-    taken_back = [found.end() for found in _TAKEN_BACK.finditer(text) if found.start() < settled or not found["pause"]]
+    taken_back = [
+        found.end()
+        for found in _TAKEN_BACK.finditer(text)
+        if not found["doubt"] and (found.start() < settled or not found["pause"])
+    ]
     return text[taken_back[-1] :] if taken_back else text
 
 
