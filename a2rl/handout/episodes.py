@@ -184,7 +184,7 @@ def play(
         for environment in environments
     ]
     episodes = [
-        _episode(tokenizer, environment, prompt, turns, limits)
+        _episode(tokenizer, environment, prompt, turns, limits, ends)
         for environment, prompt in zip(environments, prompts, strict=True)
     ]
     with _decoder(model, ends, player) as decoder:
@@ -302,17 +302,22 @@ class _Limits(NamedTuple):
 
 
 def _episode(
-    tokenizer: Any, environment: Environment, prompt: list[int], turns: Turns, limits: _Limits
+    tokenizer: Any, environment: Environment, prompt: list[int], turns: Turns, limits: _Limits, ends: set[int]
 ) -> Generator[Turn, Written, Episode]:
     episode = Episode(environment, prompt[-limits.prompt :])
     while not environment.done and limits.allow(episode):
+        if time.monotonic() >= limits.until:  # reading a prompt takes time, too
+            episode.cut = True
+            break
         before = episode.prompt + episode.tokens
         written = yield Turn(before, min(limits.new_tokens, limits.tokens - len(before)))
         _add(episode, written.tokens, written.logprobs or [0.0] * len(written.tokens), 1)
         if time.monotonic() >= limits.until:
             episode.cut = True
             break
-        turn, lacking = turns.read(tokenizer.decode(told(tokenizer, written.tokens), skip_special_tokens=True))
+        # Not every end token is special to the tokenizer.
+        said = written.tokens[:-1] if ends.intersection(written.tokens[-1:]) else written.tokens
+        turn, lacking = turns.read(tokenizer.decode(told(tokenizer, said), skip_special_tokens=True))
         answer = environment.write(turn)
         episode.turns.append(turn)
         episode.invalid, episode.reward = environment.invalid, environment.reward

@@ -3,6 +3,7 @@
 import copy
 import importlib
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_a_prompt_of_any_length_is_played_as_it_is_graded(
     [played] = episodes.play(model, tokenizer, [environment], max_new_tokens=new, turns=episodes.Until())
     assert (len(played.prompt), len(played.tokens)) == (graded.prompt_tokens, graded.tokens)
     assert (len(played.turns), played.reward) == (1, 1.0)
+
+
+def test_an_end_token_that_is_not_special_is_no_text(episodes: Any, tokenizer: Any) -> None:
+    model, heard = gpt2(), list[str]()
+    [first] = episodes.play(model, tokenizer, [Talk()], max_steps=1, turns=episodes.Until())
+    model.generation_config.eos_token_id = first.tokens[2]
+    environment = episodes.OneTurn("Talk.", lambda answer: heard.append(answer) or 1.0)
+    [played] = episodes.play(model, tokenizer, [environment], turns=episodes.Until())
+    assert heard == [tokenizer.decode(first.tokens[: len(played.tokens) - 1], skip_special_tokens=True)]
+    assert played.tokens == first.tokens[: len(played.tokens)]  # what is trained on has the end
+
+
+def test_no_turn_begins_when_the_time_is_over(episodes: Any, tokenizer: Any) -> None:
+    played = episodes.play(gpt2(), tokenizer, [Talk(), Talk()], until=time.monotonic())
+    assert [(each.cut, each.tokens) for each in played] == [(True, [])] * 2
 
 
 def test_a_copy_plays_with_the_adapter_that_is_trained(episodes: Any, tokenizer: Any) -> None:
