@@ -72,7 +72,7 @@ def require_known(name: str) -> None:
         UsageError: It is no name of a model, no folder, no file and no hub id.
     """
     known = (TINY, *CATALOGUE)
-    if name in known or _is_path(name) or name.count("/") == 1:
+    if name in known or _is_path(name) or (name.count("/") == 1 and not name.endswith(".gguf")):
         return
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     guess = f" Did you mean {close[0]!r}?" if close else ""

@@ -5,6 +5,7 @@
 The conversion is gguf_conversion.py, in a process of its own.
 """
 
+import glob
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -73,7 +74,7 @@ def unfinished(target: Path) -> Iterator[Path]:
 
     It is removed at the end, and those of processes that were killed are removed first.
     """
-    for left in target.parent.glob(f".{target.name}-*"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}-*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     folder.mkdir(parents=True)

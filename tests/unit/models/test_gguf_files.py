@@ -9,7 +9,7 @@ import pytest
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.models import gguf_files
-from a2rl.models.base_model import local_folder, reference_name, resolve_model
+from a2rl.models.base_model import local_folder, reference_name, require_known, resolve_model
 from a2rl.models.checkpoint import weights_digest
 from a2rl.models.gguf_conversion import unsuitable
 from a2rl.models.gguf_files import gguf_file
@@ -104,6 +104,19 @@ def test_of_several_files_one_has_to_be_named(tmp_path: Path) -> None:
         empty_gguf(tmp_path / name)
     with pytest.raises(UsageError, match="2 GGUF files: name the one to use"):
         gguf_file(str(tmp_path))
+
+
+def test_a_gguf_file_that_is_missing_is_no_hub_id() -> None:
+    with pytest.raises(UsageError, match=r"no model 'models/missing\.gguf'"):
+        require_known("models/missing.gguf")
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    target = tmp_path / "model [Q4_K_M]"
+    left = tmp_path / f".{target.name}-01234567"
+    left.mkdir()
+    with gguf_files.unfinished(target) as making:
+        assert [*tmp_path.iterdir()] == [making]
 
 
 def test_a_checkpoint_beside_a_gguf_file_comes_first(tmp_path: Path) -> None:
