@@ -134,9 +134,8 @@ def _written(number: Fraction) -> str:
 
 
 def _renamed(question: str, rng: random.Random) -> str:
-    """Gives the people in a question other names."""
+    """Gives the people in a question other names, which nobody in it has."""
     names = sorted(set(NAME.findall(f". {question}")) - NOT_NAMES)
-    others = rng.sample(NAMES, min(len(names), len(NAMES)))
-    for name, other in zip(names, others, strict=False):
-        question = re.sub(rf"\b{name}\b", other, question)
-    return question
+    free = [name for name in NAMES if name not in question]
+    others = dict(zip(names, rng.sample(free, min(len(names), len(free))), strict=False))
+    return re.sub(r"\b[A-Z][a-z]+\b", lambda found: others.get(found[0], found[0]), question)

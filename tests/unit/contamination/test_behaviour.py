@@ -11,7 +11,7 @@ from a2rl.contamination.twins import gap_between, make_twins, paired_gap, select
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.scoring.score import ItemResult
 from a2rl.task_api.catalog import load_grader
-from tasks.gsm8k.twins import twin_of
+from tasks.gsm8k.twins import NAMES, twin_of
 from tasks.humaneval import twins as humaneval
 
 
@@ -100,6 +100,17 @@ def test_the_twin_of_a_word_problem_has_other_numbers() -> None:
     assert (eggs, used, price) != (16, 5, 3)
     assert twin[1].endswith(f"#### {(eggs - used) * price}")
     assert "Nora" not in twin[0] or twin[0].startswith("Nora")
+
+
+def test_two_people_of_a_twin_have_two_names() -> None:
+    question = "Casey has 16 eggs. Blake buys 5 of them. Morgan and Devon watch. How many has Casey left?"
+    answer = "Casey has 16-5=<<16-5=11>>11 eggs.\n#### 11"
+    for seed in range(40):
+        twin = twin_of(question, answer, random.Random(seed))
+        assert twin is not None
+        [first, second, *others, again] = re.findall("|".join(NAMES), twin[0])
+        assert first == again
+        assert len({first, second, *others}) == 4
 
 
 @pytest.mark.parametrize(
