@@ -37,7 +37,9 @@ class Route(BaseRoute):
             self.sft_share = 0.15  # small rooms are soon imitated
             self.play_settings["max_steps"] = 20  # the expert's longest games, and room for a few mistakes
         stored = data / "prompts.json"
-        examples = json.loads(stored.read_text()).get(meta["options"]["prompts"], {}) if stored.exists() else {}
+        prompts = meta["options"]["prompts"]
+        examples = json.loads(stored.read_text()).get(prompts, {}) if stored.exists() else {}
+        self.faithful = prompts == "faithful"
         self.shown = examples_that_fit(examples, setting.room_after, meta["max_steps"])
 
     def kind(self, name: str) -> str:
@@ -73,10 +75,11 @@ class Route(BaseRoute):
         """Returns a game as it is graded; it is worth 1 if it is won."""
         from alfred.transcript import GameEnvironment
 
-        return GameEnvironment(self.games[name], self.before(name))
+        return GameEnvironment(self.games[name], self.before(name), self.faithful)
 
     def practice(self, name: str) -> Any:
         """Returns a game for reinforcement; most have no examples before them, which are most of a text's length."""
         from alfred.transcript import GameEnvironment
 
-        return GameEnvironment(self.games[name], self.before(name) if self.shows_examples(name) else "")
+        before = self.before(name) if self.shows_examples(name) else ""
+        return GameEnvironment(self.games[name], before, self.faithful)
