@@ -57,8 +57,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 datasets.disable_progress_bars()
 
-OWN, GIVEN = "SFT on own answers", "SFT"
-"""The stages of imitation: what the model itself answers well, and what the data gives."""
+OWN, GIVEN, GRPO = "SFT on own answers", "SFT", "GRPO"
+"""The stages: imitation of what the model itself answers well, and of what the data gives; reinforcement."""
 SHORTEST_S = 5
 """No stage is shorter."""
 SHORT_S = 300
@@ -158,6 +158,7 @@ class Plan:
         """Trains, submits after each stage, and ends before the deadline."""
         if self.loaded and self.measures and self.progress.held_out is None:
             self.progress.held_out = self.measure(self.loaded, "the base model")
+            self.remember()
         if self.mode == "rl-only" and not self.route.can_play:
             raise SystemExit("there is nothing to play: this agent only imitates here, and rl-only forbids it")
         if self.mode != "rl-only":
@@ -197,9 +198,10 @@ class Plan:
             self.fine_tune(trained, given, GIVEN, until - time.monotonic())
 
     def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float) -> None:
-        """Imitates texts; does nothing if there are none, or no time."""
+        """Imitates texts; if there are none, or no time, the stage is over at once."""
         if agreed(not rows or seconds < SHORTEST_S):
             self.loaded = trained
+            self.remember(stage)
             return
         size, mean = texts_a_step(rows, self.small), mean_length(rows)
         knows = (self.progress.held_out or 0.0) >= WORTH_IMITATING
@@ -266,7 +268,8 @@ class Plan:
             seconds = (self.remaining_s() - self.reserve_s) / (rounds + 1 - number) - self.measuring_s
             if seconds < SHORTEST_S:
                 break
-            if not self.reinforce_once(f"grpo-{len(self.progress.done)}", seconds, slower):
+            # An agent that was killed finds the state of this round by its name.
+            if not self.reinforce_once(f"grpo-{1 + self.progress.done.count(GRPO)}", seconds, slower):
                 slower /= 2
 
     def reinforce_once(self, name: str, seconds: float, slower: float) -> bool:
@@ -279,7 +282,7 @@ class Plan:
         optimizer = adam(trained.model, rate)  # not Muon, which scales up a policy gradient that is mostly noise
         clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, own_share(self.names))
         grpo(trained, optimizer, clock, settings, self.names, rollout)
-        return self.conclude(trained, name, "GRPO")
+        return self.conclude(trained, name, GRPO)
 
     # Results.
 
@@ -310,11 +313,16 @@ class Plan:
         better = gain is not None and (gain - best.gain) / 100 + change > 0
         if better:
             best.best, best.gain, best.held_out = str(checkpoint), gain, held_out
-        best.done.append(stage)
         if in_first_process():
             shutil.rmtree(self.output / "trainer" / name, ignore_errors=True)
-            self.file.write_text(json.dumps(asdict(best)))
+        self.remember(stage)
         return better
+
+    def remember(self, *over: str) -> None:
+        """Notes what has been done, and the stages that are over."""
+        self.progress.done += over
+        if in_first_process():
+            self.file.write_text(json.dumps(asdict(self.progress)))
 
 
 if __name__ == "__main__":

@@ -121,10 +121,11 @@ class Player:
             way = max(ways, key=share)
             fit = FASTER_AT_ONCE * left_s / self.episode_s if self.episode_s else AT_ONCE
             size = int(min(AT_ONCE, max(FEWEST_MEASURED, fit)))
-            is_first = len(queue) > (ANSWERS - 1) * len(names)
+            if (first := len(queue) - (ANSWERS - 1) * len(names)) > 0:
+                size = min(size, first)  # without sampling, a second answer would be the same
             these, queue = queue[:size], queue[size:]
             seed = self.seed + len(queue)
-            played = self.play(trained, these, 0.0 if is_first else TEMPERATURE, seed, ways[way], until)
+            played = self.play(trained, these, 0.0 if first > 0 else TEMPERATURE, seed, ways[way], until)
             asked[way] += sum(not episode.cut for episode in played)
             for name, episode in zip(these, played, strict=True):
                 if not episode.cut and episode.reward == 1 and len(episode.tokens) < self.settings["max_new_tokens"]:

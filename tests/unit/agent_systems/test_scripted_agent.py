@@ -261,6 +261,7 @@ class Model(Player):
     def play(self, trained, names, temperature, seed, asked, until):
         prompt = asked(names[0]).prompt
         self.prompts.append(prompt)
+        self.greedy += [] if temperature else names
         said = len(self.prompts) if varied else 0
         rewards = [float(place % 8 < right[len(prompt)]) for place in range(len(names))]
         return [
@@ -270,9 +271,11 @@ class Model(Player):
 
 def sampled(questions):
     model = Model(Route(), SimpleNamespace(seed=0, small=True, meta=meta, tokens=len_of))
-    model.prompts = []
+    model.prompts, model.greedy = [], []
     names = [str(100 + number) for number in range(questions)]
-    return *model.right_answers(trained, names, time.monotonic() + 60, 0.1, known), model.prompts
+    found = model.right_answers(trained, names, time.monotonic() + 60, 0.1, known)
+    assert model.greedy == names[: len(model.greedy)]  # a second answer would be the same
+    return *found, model.prompts
 
 def len_of(prompt):
     return [len(prompt)]
@@ -282,6 +285,8 @@ limits = Player(Route(), SimpleNamespace(seed=0, small=True, meta=meta)).setting
 assert (limits["max_steps"], limits["max_new_tokens"]) == (1, 4)  # the grader's, unless the route has its own
 trained = SimpleNamespace(tokenizer=SimpleNamespace(eos_token_id=9))
 right, known, whole, varied = {16: 2, 8: 4}, 0.25, 1000, True
+rows, count, asked, prompts = sampled(20)
+assert asked == 20 * ANSWERS and prompts == ["question"] * 2
 rows, count, asked, prompts = sampled(AT_ONCE)
 assert prompts == ["question"] * 4
 assert asked == 4 * AT_ONCE and len(rows) == asked // 2
@@ -334,7 +339,7 @@ assert measured(0, 30) == ([], [])
 print("all is well")
 """
 CHECKPOINTS = """
-import sys
+import json, sys
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
@@ -374,6 +379,32 @@ def imitated(different, right, asked):
     return len(plan.own_answers(None, 1.0))
 
 assert [imitated(31, 124, 310), imitated(32, 124, 1000), imitated(32, 32, 400)] == [0, 32, 0]
+
+def killed(**known):
+    # What is begun, and what is known, when the agent is killed in the next round of GRPO.
+    plan = object.__new__(agent.Plan)
+    plan.output, plan.file, plan.mode, plan.measures, plan.steps = Path(), Path("progress.json"), "free", True, None
+    plan.progress, plan.route, plan.loaded = agent.Progress(**known), SimpleNamespace(can_play=True), "base"
+    plan.reserve_s = plan.measuring_s = 0
+    plan.remaining_s, plan.sft_share = lambda: 900, lambda: 0.5
+    begun = []
+    def note(what, result):
+        return lambda *rest: begun.append(what) or result
+    plan.measure, plan.own_answers, plan.given_answers = note("measure", 0.5), note("own", []), note("given", [])
+    def reinforced(name, *rest):
+        begun.append(name)
+        raise KeyboardInterrupt
+    plan.reinforce_once = reinforced
+    try:
+        plan.run()
+    except KeyboardInterrupt:
+        return begun, json.loads(plan.file.read_text())
+
+begun, known = killed()
+assert begun == ["measure", "own", "given", "grpo-1"] and known["held_out"] == 0.5
+assert killed(**known)[0] == ["grpo-1"]  # it goes on from the state of this round
+known["done"].append("GRPO")
+assert killed(**known)[0] == ["grpo-2"]
 print("all is well")
 """
 IMITATES = """
