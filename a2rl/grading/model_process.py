@@ -9,8 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
+from a2rl.core.cgroup_folders import free_memory
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, last_words
 from a2rl.core.processes import child_environment, module_command, run_child
 from a2rl.core.settings import Settings
@@ -39,7 +38,7 @@ class ModelSize(NamedTuple):
     @property
     def lack_of_memory(self) -> str:
         """Why it cannot be loaded now; empty if it can."""
-        if self.size <= SHARE_OF_MEMORY * psutil.virtual_memory().available:
+        if self.size <= SHARE_OF_MEMORY * free_memory():
             return ""
         return f"loading it takes {self.size >> 20} MiB of memory, which are not free"
 

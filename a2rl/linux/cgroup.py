@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.linux.cgroup_folders import hierarchies, lines_of
+from a2rl.core.cgroup_folders import hierarchies, lines_of
 from a2rl.linux.resources import Resources
 
 CONTROLLERS = ("cpu", "memory", "pids")

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.linux.cgroup_folders import memory_limits
+from a2rl.core.cgroup_folders import memory_limits
 
 GIB = 1 << 30
 PROCESSES = 4096

@@ -12,13 +12,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+from a2rl.core.cgroup_folders import free_memory
 from a2rl.core.errors import InvalidSubmissionError, LackOfMemoryError, UsageError, first_line
 from a2rl.sampling import NO_KWARGS, Completion, Conversation, OnEnd, Prompt, Sampler, SamplingParams, translated
 from a2rl.sampling.decoder import (
@@ -110,7 +110,7 @@ class TransformersSampler(Sampler):
     def _free_bytes(self) -> int:
         if self._device.type == "cuda":
             return int(torch.cuda.mem_get_info(self._device)[0])
-        return psutil.virtual_memory().available
+        return free_memory()
 
     def _in_tokens(
         self, conversation: Conversation[T], params: SamplingParams

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 import a2rl
+from a2rl.core import cgroup_folders
 from a2rl.core.settings import Settings
-from a2rl.linux import cgroup_folders, resources
+from a2rl.grading.model_process import ModelSize
+from a2rl.linux import resources
 from a2rl.linux.cgroup import ControlGroup
 from a2rl.linux.resources import GIB, PROCESSES, Resources, spare_memory
 from a2rl.sandbox import storage
@@ -316,6 +318,11 @@ def test_the_limit_of_a_unit_or_a_job_counts(limited: str, tmp_path: Path, monke
         (tmp_path / group / "memory.max").write_text("1073741824\n" if group == limited else "max\n")
     monkeypatch.setattr(cgroup_folders, "lines_of", files.__getitem__)
     assert spare_memory() == GIB - GIB // 4
+    (tmp_path / limited / "memory.current").write_text(f"{GIB - 1000}\n")
+    (tmp_path / limited / "memory.stat").write_text("anon 5\ninactive_file 30\nactive_file 20\n")
+    assert cgroup_folders.free_memory() == 1050
+    assert ModelSize(1050).lack_of_memory
+    assert not ModelSize(800).lack_of_memory
 
 
 @pytest.mark.parametrize("text", ["no number", "8GB", "8,5", "-4", "inf", "nan"])

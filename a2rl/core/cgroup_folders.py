@@ -1,6 +1,6 @@
 """The folders of the control groups that this process is in, in both versions, and their limits on memory.
 
-Standard library only: the supervisor imports this module.
+When it is imported, it loads the standard library only: the supervisor imports this module.
 """
 
 import contextlib
@@ -9,13 +9,34 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_FILES = (("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))
+"""In each version: a group's limit on memory, what it uses, and how what it uses with all below is named in
+memory.stat."""
+
+
+def free_memory() -> int:
+    """Returns the bytes of memory that are free, of the machine's and of what this process's groups may use."""
+    import psutil
+
+    return min(psutil.virtual_memory().available, *(max(0, limit - used) for limit, used in _memory()))
+
 
 def memory_limits() -> Iterator[int]:
     """Yields the limits on memory, in bytes, of this process's groups and of all above them."""
-    for folder in itertools.chain(*hierarchies().values()):
-        for name in ("memory.max", "memory.limit_in_bytes"):
+    return (limit for limit, _ in _memory())
+
+
+def _memory() -> Iterator[tuple[int, int]]:
+    """Yields the limits on memory of these groups and what each uses, without the files that the kernel can drop."""
+    for folder in map(Path, itertools.chain(*hierarchies().values())):
+        for limit, usage, prefix in _FILES:
             with contextlib.suppress(OSError, ValueError):
-                yield int(Path(folder, name).read_text(encoding="ascii"))
+                most, used = int((folder / limit).read_text(encoding="ascii")), 0
+                with contextlib.suppress(OSError, ValueError):
+                    used = int((folder / usage).read_text(encoding="ascii"))
+                    stat = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+                    used -= sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+                yield most, used
 
 
 def hierarchies() -> dict[str, list[str]]:
