@@ -32,7 +32,7 @@ class Route(BaseRoute):
         self.random.shuffle(self.names)
         self.max_steps = setting.meta["max_steps"]
         self.form = "whole" if setting.meta["variant"] == "mini" else "window"
-        self.chat = setting.chat
+        self.chat, self.faithful = setting.chat, setting.meta["options"]["prompts"] == "faithful"
         self.can_play = self.form == "whole"
         if not self.can_play:  # each turn is a prompt of its own, and one of a visit is drawn as its example
             self.names *= self.TURNS
@@ -41,9 +41,9 @@ class Route(BaseRoute):
     def example(self, name: str) -> Example | None:
         """Returns a visit of the expert that gets the full reward; None where it does not in time."""
         from shop import Expert
-        from shop.transcript import Visit, asked
+        from shop.transcript import REFERENCE_SYSTEM, SYSTEM, asked
 
-        visit, expert = Visit(self.shop, self.goals[name], self.form), Expert()
+        visit, expert, system = self.environment(name), Expert(), REFERENCE_SYSTEM if self.faithful else SYSTEM
         prompt, parts, ids = visit.prompt, list[Part](), set[str]()
         turns: list[Example] = []
         while not visit.done and len(visit.actions) < self.max_steps:
@@ -52,7 +52,9 @@ class Route(BaseRoute):
             if self.random.random() < self.MISTAKES:
                 action = self.mistake(visit.session.page)
             if action == right:
-                turns.append(Example(asked(visit, self.chat), [Part(("" if self.chat else " ") + action, True)]))
+                turns.append(
+                    Example(asked(visit, self.chat, system), [Part(("" if self.chat else " ") + action, True)])
+                )
             answer = visit.write(action)
             parts += [Part(f" {action}\n", action == right), Part(answer, False)]
         if visit.reward != 1:
@@ -79,4 +81,4 @@ class Route(BaseRoute):
         """Returns a visit; it is worth what the shop says."""
         from shop.transcript import Visit
 
-        return Visit(self.shop, self.goals[name], self.form)
+        return Visit(self.shop, self.goals[name], self.form, self.faithful)

@@ -37,8 +37,8 @@ end()
 ROUTE = """
 sys.path.insert(0, sys.argv[2])
 from routes import Setting, load_route
-def route_of(variant, template=None):
-    meta = {"seed": 0, "variant": variant, "max_steps": 15}
+def route_of(variant, template=None, prompts="repaired"):
+    meta = {"seed": 0, "variant": variant, "max_steps": 15, "options": {"prompts": prompts}}
     return load_route("webshop", Setting(Path(sys.argv[1]), SimpleNamespace(chat_template=template), 4096, meta, True))
 route = route_of("mini")
 examples = [example for name in route.names if (example := route.example(name))]
@@ -58,6 +58,9 @@ window = route_of("full", template="a template")
 turns = [example for name in window.names if (example := window.example(name))]
 assert not window.can_play and {len(example.parts) for example in turns} == {1}
 assert all([message["role"] for message in example.prompt] == ["system", "user"] for example in turns)
+faithful = route_of("full", template="a template", prompts="faithful")
+system, asked = faithful.example(faithful.names[0]).prompt
+assert system["content"].startswith("You are a helpful") and asked["content"].startswith("You are shopping on")
 end()
 """
 
