@@ -85,12 +85,11 @@ def test_a_prompt_of_any_length_is_played_as_it_is_graded(
 
 
 def test_an_end_token_that_is_not_special_is_no_text(episodes: Any, tokenizer: Any) -> None:
-    model, heard = gpt2(), list[str]()
+    model = gpt2()
     [first] = episodes.play(model, tokenizer, [Talk()], max_steps=1, turns=episodes.Until())
     model.generation_config.eos_token_id = first.tokens[2]
-    environment = episodes.OneTurn("Talk.", lambda answer: heard.append(answer) or 1.0)
-    [played] = episodes.play(model, tokenizer, [environment], turns=episodes.Until())
-    assert heard == [tokenizer.decode(first.tokens[: len(played.tokens) - 1], skip_special_tokens=True)]
+    [played] = episodes.play(model, tokenizer, [episodes.OneTurn("Talk.", len)], turns=episodes.Until())
+    assert played.turns == [tokenizer.decode(first.tokens[: len(played.tokens) - 1], skip_special_tokens=True)]
     assert played.tokens == first.tokens[: len(played.tokens)]  # what is trained on has the end
 
 
