@@ -31,7 +31,7 @@ JUDGED_BY = ("model", "annotator", "annotator_digest", "decoding", "base_url", "
 FOLLOWS = {
     **dict.fromkeys(Generation.model_fields, ("model", "preset")),
     **dict.fromkeys((f"judge {name}" for name in JUDGED_BY), ("judge",)),
-    "judge": ("preset",),
+    **dict.fromkeys(("judge", "options"), ("preset",)),
     "trials": ("mode",),
 }
 """Settings that follow from others on each task, unless they are given. They count if they differ where those agree."""
@@ -191,11 +191,13 @@ def stack_names(runs: Sequence[RunSummary]) -> dict[str, str]:
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings with those of the generation and of the judge one by one, and the judge by its name."""
+    """Returns settings with those of the generation, the judge and vllm one by one, and the judge by its name."""
     judge = settings["judge"] or {}
     parts = {f"judge {name}": judge.get(name) for name in JUDGED_BY} if judge else {}
+    if settings["backend"] == "vllm":
+        parts |= {f"vllm {name}": value for name, value in settings["vllm"].items()}
     whole = {**settings, "judge": judge.get("name") or judge.get("model"), **parts, **settings["generation"]}
-    return {name: _in_words(value) for name, value in whole.items() if name != "generation"}
+    return {name: _in_words(value) for name, value in whole.items() if name not in ("generation", "vllm")}
 
 
 def _in_words(value: Any) -> Any:
@@ -207,7 +209,7 @@ def _in_words(value: Any) -> Any:
 def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:
     parts = [str(settings["agent"])]
     for name, value in settings.items():
-        if name in compared and value is not None:
+        if name in compared and value not in (None, ""):
             label = "" if name in PLAIN else f"{name.removesuffix('_s')} "
             is_plain_time = name.endswith("_s") and float(value).is_integer()  # others stay different when written
             parts.append(f"{label}{format_duration(value) if is_plain_time else value}")

@@ -29,6 +29,9 @@ STATE_FILES = (
 )  # fmt: skip
 """A summary is computed anew if one of these has changed. The folder stands for the files in it, which are replaced."""
 
+SETTINGS = {*RunSettings.model_fields, "options", "exact", "vllm"}
+"""The fields of a specification that tell stacks apart: what the user chose, and how params.yaml had it graded."""
+
 
 class Try(NamedTuple):
     """A graded submission. Not a model: there are tens of thousands of them, and tuples are faster to read."""
@@ -45,14 +48,14 @@ class Try(NamedTuple):
 class RunSummary(FrozenModel):
     """A finished run, or what is known of an unfinished one."""
 
-    schema_version: Literal[5] = 5
+    schema_version: Literal[6] = 6
     state: str
     """The sizes and times of the files that this was computed from."""
     run_id: str
     suite: str
     launch: str
     settings: dict[str, Any]
-    """The fields of `RunSettings`."""
+    """The fields of the specification that `SETTINGS` names."""
     verdict: RunVerdict | None
     """None if the run is not finished."""
     validity: Word | None
@@ -167,7 +170,7 @@ def _summarise(run: RunDir, state: str) -> RunSummary:
         run_id=run.id,
         suite=spec.suite,
         launch=spec.launch,
-        settings=spec.model_dump(mode="json", include=set(RunSettings.model_fields)),
+        settings=spec.model_dump(mode="json", include=SETTINGS),
         verdict=graded.verdict if graded else None,
         reason=graded.reason if graded else "",
         validity=validity.word if validity else None,

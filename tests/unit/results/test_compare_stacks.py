@@ -9,9 +9,10 @@ from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.results.suite.leaderboard import compare_stacks, stack_names
-from a2rl.results.suite.run_summary import RunSummary, summaries, summary_of
+from a2rl.results.suite.run_summary import SETTINGS, RunSummary, summaries, summary_of
 from a2rl.run.directory import RunDir
-from a2rl.run.spec import RunSettings, RunSpec
+from a2rl.run.spec import RunSpec
+from a2rl.sampling.engine_params import VllmParams
 from tests.run_maker import checkout
 from tests.simulated_runs import simulate_run
 
@@ -81,8 +82,8 @@ def planned(settings: Settings, suite: str, **given: Any) -> list[RunSpec]:
 
 def stacks_of(settings: Settings, specs: list[RunSpec]) -> dict[str, list[str]]:
     """Returns the tasks of each stack of planned runs, as if they had finished."""
-    finished, fields = summary_of(simulate_run(settings, 1)), set(RunSettings.model_fields)
-    told = [{"run_id": each.run_id, "settings": each.model_dump(mode="json", include=fields)} for each in specs]
+    finished = summary_of(simulate_run(settings, 1))
+    told = [{"run_id": each.run_id, "settings": each.model_dump(mode="json", include=SETTINGS)} for each in specs]
     names, stacks = stack_names([finished.model_copy(update=each) for each in told]), dict[str, list[str]]()
     for spec in specs:
         stacks.setdefault(names[spec.run_id], []).append(spec.task)
@@ -135,3 +136,22 @@ def test_different_judges_of_one_name_are_told_apart(settings: Settings) -> None
     stacks = stacks_of(settings, [spec, *others])
     assert [len(tasks) for tasks in stacks.values()] == [2, 1]
     assert list(stacks)[1] == "scripted · judge annotator weighted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"options": {"prompts": "faithful"}}, 'scripted · options prompts "faithful"'),
+        ({"exact": True}, "scripted · exact True"),
+        ({"backend": "vllm", "vllm": VllmParams(dtype="float16")}, "scripted · vllm dtype float16"),
+        ({"read": "/opt"}, "scripted · read /opt"),
+    ],
+)
+def test_runs_that_were_graded_by_other_rules_are_other_stacks(
+    settings: Settings, changes: dict[str, Any], name: str
+) -> None:
+    specs = planned(settings, "real-gpu", tasks=["alfworld"], backend=changes.get("backend", "transformers"))
+    other = specs[0].model_copy(update={"run_id": "other", **changes})
+    stacks = list(stacks_of(settings, [*specs, other]))
+    assert len(stacks) == 2
+    assert stacks[1] == name
