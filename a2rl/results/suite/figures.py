@@ -36,6 +36,8 @@ BEYOND = 1.05
 """An axis goes so much beyond the last submission, so that its step can be seen."""
 GRID = 60
 """Points at which the median over runs is computed."""
+MOST_PERCENT = 1_000.0
+"""Of its budget, and no run needs more: a forged budget of next to nothing would stretch the axis of all others."""
 Place = Callable[[RunSummary, Try], float | None]
 
 
@@ -51,11 +53,16 @@ class Scale(NamedTuple):
     """Where the axis ends at the least."""
 
 
+def _percent_of_budget(run: RunSummary, each: Try) -> float | None:
+    percent = 100 * each.elapsed_s / float(run.settings["budget_s"])
+    return percent if percent <= MOST_PERCENT else None
+
+
 SCALES = (
     Scale(
-        "time", "time since the start, % of the budget",
-        lambda run, each: 100 * each.elapsed_s / float(run.settings["budget_s"]),
-        " Time that an agent spends waiting for grades can be given back, so an agent may have more than its budget.",
+        "time", "time since the start, % of the budget", _percent_of_budget,
+        " Time that an agent spends waiting for grades can be given back, so an agent may have more than its budget. "
+        f"Runs with a submission after more than {MOST_PERCENT:,.0f}% are left out.",
         least=100.0,
     ),
     Scale("submissions", "submissions", lambda _, each: float(each.number)),

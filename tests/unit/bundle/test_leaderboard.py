@@ -497,3 +497,20 @@ def test_extreme_figures_and_too_many_stacks_break_nothing(tmp_path: Path, monke
     built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles)
     assert built.shown == 6
     assert set(built.refused.values()) == {"the leaderboard ranks the 6 stacks with the most runs"}
+
+
+@pytest.mark.parametrize("budget_s", [1e-320, 1e-6])
+def test_a_forged_budget_stretches_no_axis(tmp_path: Path, budget_s: float) -> None:
+    for name in ("checkout", "forger"):
+        (tmp_path / name).mkdir()
+    auditor = Simulated(tmp_path / "checkout")
+    bundles = auditor.bundles(tmp_path / "bundles", 2)
+    forged = bundles / "0.tar.gz"
+    shown = Simulated(tmp_path / "forger")(forged).shown
+    assert shown is not None
+    changes = {"settings": shown.summary.settings | {"budget_s": budget_s}}
+    forged.write_text(json.dumps([*json.loads(forged.read_text())[:3], changes]))
+    built = Builder(tmp_path / "site", auditor.settings, {}, auditor=auditor).build(bundles)
+    assert built.shown == 2
+    with (tmp_path / "site/figures/mini/best-over-time.csv").open() as file:
+        assert max(float(row["at"]) for row in csv.DictReader(file)) <= 105
