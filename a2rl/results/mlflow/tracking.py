@@ -245,12 +245,13 @@ def _name(scored: Scored) -> str:
 
 
 def _points(scored: Scored) -> Iterator[Point]:
-    """Returns what the charts of a run draw, over the seconds of its budget."""
-    second = round(scored.submission.elapsed_s)
+    """Returns what the charts of a run draw, over the seconds of its budget: a score where its submission arrived, and
+    the best one where it became known."""
+    arrived_s = scored.submission.elapsed_s
     if (score := scored.grade.result.score) is not None:
-        yield Point("public_score", score, scored.at, second)
+        yield Point("public_score", score, scored.at, round(arrived_s))
     if scored.best is not None:
-        yield Point("best_public_score", scored.best, scored.at, second)
+        yield Point("best_public_score", scored.best, scored.at, round(max(arrived_s, scored.grade.elapsed_s)))
 
 
 def _submission_tags(run: RunDir, scored: Scored) -> dict[str, str]:

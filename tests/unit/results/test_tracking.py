@@ -36,9 +36,9 @@ def parent_of(tracker: Tracker, run: RunDir) -> Any:
     return tracker.store.find("a2rl.run_id", run.id, run.spec.suite)
 
 
-def points(tracker: Tracker, run: RunDir) -> list[int]:
-    """Returns the steps of the public score, which are seconds, one for each point that MLflow plots."""
-    history = tracker.store.client.get_metric_history(parent_of(tracker, run).info.run_id, "public_score")
+def points(tracker: Tracker, run: RunDir, metric: str = "public_score") -> list[int]:
+    """Returns the steps of a metric, which are seconds, one for each point that MLflow plots."""
+    history = tracker.store.client.get_metric_history(parent_of(tracker, run).info.run_id, metric)
     return [point.step for point in history]
 
 
@@ -47,6 +47,17 @@ def test_each_submission_is_one_point_however_often_mirrored(tracker: Tracker, r
     for each in (tracker, tracker, Tracker(settings)):
         each.sync(run)
     assert points(tracker, run) == [0, 1, 2]
+
+
+def test_the_best_score_rises_when_its_grade_becomes_known(tracker: Tracker, run: RunDir) -> None:
+    (first, late), (second, early) = (tried(each, 100 * each, summarise([])) for each in (1, 5))
+    score = summarise(item_results([str(each) for each in range(4)], 2))
+    events = first, second, early.model_copy(update={"elapsed_s": 550, "result": score})
+    for event in (*events, late.model_copy(update={"elapsed_s": 600, "result": score})):
+        run.ledger.append(event)
+    tracker.sync(run)
+    assert points(tracker, run) == [0, 500, 100]
+    assert points(tracker, run, "best_public_score") == [0, 550, 600]
 
 
 def test_a_crash_between_two_calls_doubles_nothing(
