@@ -71,7 +71,7 @@ def run_object(run: RunDir) -> dict[str, Any]:
         "not_comparable_because": list(compared.reasons),
         "generation": spec.generation.model_dump(mode="json"),
         "sampling": spec.generation.note,
-        "reason": graded.reason if graded else "",
+        "reason": graded.reason if graded else refusal(run),
         "judge": graded.judge.model_dump(mode="json") if graded and graded.judge else None,
         "sandbox": ready.sandbox.kind if ready else None,
         "layers": list(ready.sandbox.layers) if ready else None,
@@ -95,7 +95,7 @@ def sentence(run: RunDir) -> str:
     """Returns the result of a run as sentences."""
     graded = run.read("grade", GradeRecord)
     if graded is None:
-        return "The run is not finished."
+        return f"The run was refused: {why}" if (why := refusal(run)) else "The run is not finished."
     notes = f" Note: {answers}." if (answers := run.spec.generation.note) else ""
     notes += f" The scores are those of a {note} items." if (note := sample_note(run)) else ""
     if graded.final is None or graded.improvement is None or graded.improvement_ci is None:
@@ -136,7 +136,9 @@ def show_run(found: RunDir, as_json: bool) -> None:
     graded = found.read("grade", GradeRecord)
     if graded is not None and graded.judge is not None:
         say(str(graded.judge))
-    if graded is None:
+    if graded is None and refusal(found):
+        undrawn = "none, as the run was refused"
+    elif graded is None:
         undrawn = f"none yet: `a2rl resume {found.id}` continues the run"
     elif found.ledger.events(BaselineKnown):
         undrawn = f"not drawn, see logs/{ASIDE_LOG}: `a2rl report {found.id}` tries again"

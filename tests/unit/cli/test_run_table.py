@@ -11,6 +11,7 @@ from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
 from a2rl.run.events import SubmissionRefused
+from a2rl.run.failure import mark_refused
 from a2rl.run.records import ExecuteRecord
 from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
@@ -48,6 +49,19 @@ def test_a_run_says_why_its_agent_ended_and_submissions_failed(
     assert f"The agent ended (crashed): {why}." in shown
     assert "Refused: output/v1: the folder has no config.json." in shown
     assert "Refused: v2, 7 times: there is no folder v2." in shown
+
+
+def test_a_refused_run_says_why_and_is_not_to_be_resumed(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    mark_refused(RunDir(settings.runs / "a-new-one"), UsageError("no model 'x': name one"))
+    runs("a-new-one", as_json=True)
+    assert json.loads(capsys.readouterr().out)["reason"] == "no model 'x': name one"
+    runs("a-new-one")
+    shown = capsys.readouterr().out
+    assert "The run was refused: no model 'x': name one\n" in shown
+    assert "resume" not in shown
 
 
 def ids(settings: Settings, order: str = "run", reverse: bool = False, **wanted: str) -> list[str]:
