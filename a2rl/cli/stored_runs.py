@@ -338,14 +338,14 @@ def outputs(
     found = [each for each in outputs_of(run, submission, of_base_model=base_model) if item in (None, each.item)]
     if not found:
         raise UsageError(f"this grade has no item {item!r}: `a2rl outputs {run.id}` lists its items")
-    if item is None:
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in found])
+    elif item is None:
         _list_outputs(found)
         say(f"{len(found)} outputs; --item ID shows one of them, --json all.", style="dim")
     else:
         for each in found:
             _show_output(each)
-    if as_json:
-        print_json([each.model_dump(mode="json") for each in found])
 
 
 def _list_outputs(found: "list[GradedOutput]") -> None:

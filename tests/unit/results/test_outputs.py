@@ -62,4 +62,4 @@ def test_the_command_shows_an_item_in_full_and_all_items_as_json(
     shown = CliRunner().invoke(app, ["outputs", finished.run.id, "--item", "0", "--base-model"])
     assert ANSWER.strip() in " ".join(shown.stdout.split())
     listed = CliRunner().invoke(app, ["outputs", finished.run.id, "--base-model", "--json"])
-    assert [row["item"] for row in json.loads(listed.stdout.splitlines()[-1])] == [str(n) for n in range(8)]
+    assert [row["item"] for row in json.loads(listed.stdout)] == [str(n) for n in range(8)]
