@@ -51,7 +51,7 @@ def selection_note(run: RunDir) -> str:
     if run.spec.protocol == "strict":
         return ""
     if (among := chosen_among(run)) == 1:
-        return "the only submission, on the whole eval set"
+        return "only submission, on the whole eval set"
     note = f"best of {among} submissions on the whole eval set; selection makes it optimistic"
     graded = run.read("grade", GradeRecord)
     if graded is None or graded.cross_fitted is None:

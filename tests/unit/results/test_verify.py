@@ -170,6 +170,12 @@ def test_the_best_of_several_is_called_that_wherever_it_is_shown(tmp_path: Path)
     assert problems(paper) == {}
 
 
+def test_an_only_submission_is_called_that_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper = finished_run(tmp_path / "paper", protocol="paper")
+    monkeypatch.setattr("a2rl.run.ranking.chosen_among", lambda _: 1)
+    assert "This is the only submission, on the whole eval set." in sentence(paper.run)
+
+
 def test_a_run_whose_final_items_could_not_be_judged_has_no_gain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
