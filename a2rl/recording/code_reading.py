@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +27,10 @@ REVISION = re.compile(r"[0-9a-f]{40}")
 MAX_DIFF_BYTES = 256 << 10
 """What is read of one diff."""
 MAX_DIFF_MEMORY_BYTES = 2 << 30
-DIFF_TIMEOUT_S = 20
+DIFF_TIMEOUT_S = 20.0
+"""Not reached where git works: the limits on bytes come first, so a page is the same when it is drawn again."""
+LARGE_BYTES = 100_000
+"""Git compares no larger file line by line, which can take seconds, but says that it differs as a binary one would."""
 DIFF_OPTIONS = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--unified=3")
 
 
@@ -127,7 +131,8 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
         return None
     environment = git_environment(repository / ".git")
     try:
-        command = [git_program(), "--no-replace-objects", "diff", *DIFF_OPTIONS, *names, "--"]
+        large = ("-c", f"core.bigFileThreshold={LARGE_BYTES}")
+        command = [git_program(), "--no-replace-objects", *large, "diff", *DIFF_OPTIONS, *names, "--"]
         # Git lists all files before it prints any, and a small history of others can have billions of them.
         command = tied_to_parent(command, memory_bytes=MAX_DIFF_MEMORY_BYTES)
         with subprocess.Popen(
@@ -142,11 +147,14 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
 def _read_diff(process: "subprocess.Popen[bytes]") -> CodeDiff | None:
     """Reads so much of the diff as is kept, and ends git if there is more."""
     assert process.stdout is not None
+    timer = threading.Timer(DIFF_TIMEOUT_S, process.kill)
+    timer.start()
     try:
         data = process.stdout.read(MAX_DIFF_BYTES + 1)
-        if len(data) <= MAX_DIFF_BYTES and process.wait(DIFF_TIMEOUT_S) != 0:
+        if len(data) <= MAX_DIFF_BYTES and process.wait() != 0:
             return None
     finally:
+        timer.cancel()
         process.kill()
     text = data[:MAX_DIFF_BYTES].decode("utf-8", "replace")
     return CodeDiff(tuple(text.split("\n")[: -1 if text.endswith("\n") else None]), len(data) <= MAX_DIFF_BYTES)

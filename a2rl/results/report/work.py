@@ -10,7 +10,7 @@ guessed from names.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -38,6 +38,10 @@ MAX_OUTPUT = 2_000
 MAX_CALLS = 100
 """Tool calls of a step."""
 MAX_TITLE = 110
+MAX_ALL_CHARS = 4_000_000
+"""Characters of all steps. Later ones have only how what was said begins: an agent can make thousands of calls."""
+CALL_CHARS = 300
+"""Counted for each call besides its texts, for the markup around them."""
 TELLING = ("command", "cmd", "file_path", "path", "query", "pattern", "url", "code")
 """Arguments of tools that say best what a call does."""
 
@@ -99,7 +103,8 @@ def read_steps(run: RunDir, entries: Sequence[Entry]) -> Steps | None:
     arrived = _arrived(times, entries)
     first = MAX_STEPS // 2 if len(steps) > MAX_STEPS else len(steps)
     last = max(first, len(steps) - MAX_STEPS // 2)
-    shown = [_shown(steps[place], times[place], arrived[place]) for place in (*range(first), *range(last, len(steps)))]
+    places = (*range(first), *range(last, len(steps)))
+    shown = _shortened(_shown(steps[place], times[place], arrived[place]) for place in places)
     unseen = dict.fromkeys(number for numbers in arrived[first:last] for number in numbers)
     return Steps(tuple(shown), last - first, "", tuple(unseen), tuple(_coding(steps, times)))
 
@@ -129,6 +134,18 @@ def _shown(step: Step, at: float | None, arrived: tuple[int, ...]) -> ShownStep:
         step.step_id, step.source, "" if at is None else format_duration(at), at, _cut(step.message, MAX_MESSAGE),
         _cut(step.reasoning_content or "", MAX_MESSAGE), tuple(_calls(step)), arrived,
     )  # fmt: skip
+
+
+def _shortened(steps: Iterable[ShownStep]) -> Iterator[ShownStep]:
+    """Yields the steps, without their calls once there are too many characters."""
+    left = MAX_ALL_CHARS
+    for step in steps:
+        left -= len(step.message) + len(step.reasoning) + sum(CALL_CHARS + sum(map(len, call)) for call in step.calls)
+        if left >= 0:
+            yield step
+        else:
+            said = f"{_cut_end(step.message, MAX_TITLE)} [the rest is in trajectory.json]"
+            yield step._replace(message=said, reasoning="", calls=())
 
 
 def _calls(step: Step) -> Iterator[Call]:
@@ -246,6 +263,9 @@ MAX_LINES = 400
 """Lines of one submission's diff on the page."""
 MAX_ALL_LINES = 4_000
 """Lines of all diffs on the page. Later submissions only have their counts."""
+MAX_READ_LINES = 40_000
+"""Lines of all diffs that are read. Later submissions are not compared: an agent can make that take minutes."""
+NOT_COMPARED = "not compared, because the differences before it are so long"
 MAX_CHARS = 300
 """Characters of a line."""
 Kind = Literal["file", "place", "added", "removed", "same"]
@@ -276,11 +296,14 @@ class Change(NamedTuple):
 def code_changes(code: Path, entries: Sequence[Entry]) -> list[Change]:
     """Returns what changed before each submission whose code was recorded and is not that of the one before."""
     found: list[Change] = []
-    before, left = None, MAX_ALL_LINES
+    before, left, read = None, MAX_ALL_LINES, 0
     for event in (entry.event for entry in entries):
         if not isinstance(event, SubmissionAccepted) or not event.code_revision or event.code_revision == before:
             continue
-        if (diff := code_diff(code, before, event.code_revision)) is not None and diff.lines:
+        if read > MAX_READ_LINES:
+            found.append(Change(event.submission_id, event.code_revision[:8], 0, 0, 0, (), NOT_COMPARED))
+        elif (diff := code_diff(code, before, event.code_revision)) is not None and diff.lines:
+            read += len(diff.lines)
             found.append(_change(event.submission_id, event.code_revision, diff, min(MAX_LINES, left)))
             left -= len(found[-1].lines)
         before = event.code_revision

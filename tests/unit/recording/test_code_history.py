@@ -338,6 +338,33 @@ def test_without_git_the_code_of_a_run_is_not_checked(
     assert (unchecked.problem, unchecked.not_checked[:20]) == ("", "git is not installed")
 
 
+def test_only_small_files_are_compared_line_by_line(code: Path, repository_of_run: Path) -> None:
+    """On two files of random short lines, git takes seconds."""
+    (code / "data.txt").write_text("x\n" * (code_reading.LARGE_BYTES // 2 + 1))
+    (code / "train.py").write_text("v1")
+    commit = snapshot_code(code, repository_of_run, "submission 1")
+    assert commit is not None
+    assert (diff := code_diff(repository_of_run, None, commit)) is not None
+    assert "Binary files /dev/null and b/data.txt differ" in diff.lines
+    assert "+v1" in diff.lines
+    assert "+x" not in diff.lines
+
+
+def test_a_git_that_prints_nothing_is_not_awaited(
+    code: Path, repository_of_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code / "train.py").write_text("v1")
+    commit = snapshot_code(code, repository_of_run, "submission 1")
+    assert commit is not None
+    (program := tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(code_reading, "git_program", lambda: str(program))
+    monkeypatch.setattr(code_reading, "DIFF_TIMEOUT_S", 0.2)
+    start = time.monotonic()
+    assert code_diff(repository_of_run, None, commit) is None
+    assert time.monotonic() - start < 40
+
+
 def _git(repository: Path, *arguments: str, given: str = "") -> str:
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@localhost", *arguments]
     return subprocess.run(git, input=given, capture_output=True, check=True, text=True).stdout.strip()

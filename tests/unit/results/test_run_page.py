@@ -14,6 +14,7 @@ from a2rl.agent_systems.transcripts.atif import Agent, Observation, ObservationR
 from a2rl.core.files import write_model
 from a2rl.core.settings import Settings
 from a2rl.recording.code_history import snapshot_code
+from a2rl.results.report import work
 from a2rl.results.report.data import RunReport
 from a2rl.results.report.page import write_report
 from a2rl.results.report.work import MAX_LINES, MAX_STEPS, read_steps
@@ -113,6 +114,24 @@ def test_a_huge_change_is_cut_and_says_so(settings: Settings) -> None:
     assert page.count('class="added"') <= MAX_LINES
     assert "more lines are in code/" in page
     assert len(page) < 200_000
+
+
+def test_after_very_long_changes_no_more_are_compared(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "MAX_READ_LINES", 9)
+    run = run_with_code(settings, [{"a.py": f"{n}\n" * 9} for n in range(3)])
+    page = page_of(run, settings)
+    assert page.count("before submission") == 3
+    assert page.count(work.NOT_COMPARED) == 2
+
+
+def test_steps_of_very_many_characters_lose_their_calls(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "MAX_ALL_CHARS", 3_000)
+    run = simulate_run(settings, 1)
+    steps_at(run, *(call(n, "Bash", "&" * 1_000, command="cat") for n in (1, 2, 3, 4)))
+    steps = read_steps(run, run.ledger.entries())
+    assert steps is not None
+    assert [len(each.calls) for each in steps.shown] == [1, 1, 0, 0]
+    assert "trajectory.json" in steps.shown[2].message
 
 
 def test_steps_are_shown_in_order_with_times_and_submissions(settings: Settings) -> None:
