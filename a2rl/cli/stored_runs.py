@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from a2rl.anchor.params import AnchorParams
-from a2rl.cli.console import out, print_json, print_table, say
+from a2rl.cli.console import out, print_json, print_table, say, say_aside
 from a2rl.cli.options import Json, RunId, RunIds, Submission, finite
 from a2rl.config.params import load_params
 from a2rl.core.errors import UsageError, unknown_name
@@ -154,12 +154,24 @@ def report(
     if run_id is not None:
         _report_on_run(run_id)
     elif suite:
-        from a2rl.results.suite.files import report_name, runs_of, write_suite_report
+        from a2rl.results.suite.files import report_name, write_suite_report
 
         settings = Settings.load()
-        say(str(write_suite_report(report_name(suite), runs_of(suite, settings), settings)))
+        found, missing = _runs_of(suite, settings)
+        say(str(write_suite_report(report_name(suite), found, settings, missing)))
     else:
         raise UsageError("name a run, or several with --suite: `a2rl runs` lists what there is")
+
+
+def _runs_of(suite: list[str], settings: Settings) -> tuple[list[RunDir], dict[str, str]]:
+    """Returns the runs of suites, and those that are missing, of which it tells the user."""
+    from a2rl.results.suite.files import not_there, runs_of
+
+    found = runs_of(suite, settings)
+    if missing := not_there(suite, found, settings):
+        count = f"{len(missing)} of {len(found) + len(missing)} runs"
+        say_aside(f"Left out: {count}, which were submitted, and are neither here nor in the store.", style="yellow")
+    return found, missing
 
 
 def _report_on_run(run_id: str) -> None:
@@ -223,12 +235,11 @@ def compare(
     Example: `a2rl compare copy-base scripted --suite full-bench`
     """
     from a2rl.results.suite import tables
-    from a2rl.results.suite.files import runs_of
     from a2rl.results.suite.leaderboard import compare_stacks
     from a2rl.results.suite.run_summary import summaries
 
     settings = Settings.load()
-    runs = runs_of(suite, settings) if suite else RunDir.all(settings.runs)
+    runs = _runs_of(suite, settings)[0] if suite else RunDir.all(settings.runs)
     rows = compare_stacks(one, other, summaries(runs).runs)
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])

@@ -105,10 +105,10 @@ def fetch_suites(names: Sequence[str], settings: Settings) -> list[RunDir]:
     return [fetch_results(settings.fetched, cluster.store, row.manifest) for row in elsewhere]
 
 
-def submitted_runs(name: str, settings: Settings) -> int:
-    """Returns how many runs of a suite or launch, or with this run id, were submitted to several machines."""
-    cluster = Cluster.of(settings)
-    return sum(name in {row.suite, row.launch, row.run_id} for row in cluster.claims.rows()) if cluster else 0
+def submitted_runs(names: Sequence[str], settings: Settings) -> list[str]:
+    """Returns the ids of the runs of suites, launches or with run ids that were submitted to several machines."""
+    rows = cluster.claims.rows() if (cluster := Cluster.of(settings)) else []
+    return [row.run_id for row in rows if {row.suite, row.launch, row.run_id} & set(names)]
 
 
 def waiting_specs(cluster: Cluster, pool: str) -> list[RunSpec]:

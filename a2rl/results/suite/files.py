@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from a2rl.cluster.status import fetch_suites, submitted_runs
@@ -37,6 +38,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
+NOT_THERE = "it was submitted, and nothing of it is here or in the store"
 MAX_NAME = 100
 """A longer name is cut; it becomes a folder's."""
 DIGEST_CHARS = 8
@@ -84,14 +86,27 @@ def runs_of(names: Sequence[str], settings: Settings) -> list[RunDir]:
     found: dict[str, RunDir] = {}
     for name in names:
         of_name = [run for run in known if run.goes_by([name])]
-        if not of_name and (submitted := submitted_runs(name, settings)):
+        if not of_name and (submitted := submitted_runs([name], settings)):
             raise UsageError(
-                f"no machine has begun a run of {name!r} ({submitted} submitted): see `a2rl suite status {name}`"
+                f"no machine has begun a run of {name!r} ({len(submitted)} submitted): see `a2rl suite status {name}`"
             )
         if not of_name:
             raise UsageError(f"no runs of a suite, launch or run id {name!r}: `a2rl runs` lists what there is")
         found |= {run.id: run for run in of_name}
     return list(found.values())
+
+
+def not_there(names: Sequence[str], runs: Iterable[RunDir], settings: Settings) -> dict[str, str]:
+    """Returns the runs of these suites, launches or run ids that were submitted and are not among those found.
+
+    Returns:
+        Run id -> why the run is missing.
+
+    Raises:
+        InfrastructureError: The claims failed.
+    """
+    there = {run.id for run in runs}
+    return dict.fromkeys((each for each in submitted_runs(names, settings) if each not in there), NOT_THERE)
 
 
 def report_name(names: Sequence[str]) -> str:
@@ -106,8 +121,13 @@ def report_name(names: Sequence[str]) -> str:
     return f"{name[: MAX_NAME - DIGEST_CHARS - 1]}-{digest_of(wanted)[:DIGEST_CHARS]}"
 
 
-def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) -> Path:
+def write_suite_report(
+    name: str, runs: Iterable[RunDir], settings: Settings, missing: Mapping[str, str] = MappingProxyType({})
+) -> Path:
     """Writes the report over some runs to `reports/<name>/`.
+
+    Args:
+        missing: Why others are left out, by run id.
 
     Returns:
         The path of the page.
@@ -123,7 +143,7 @@ def write_suite_report(name: str, runs: Iterable[RunDir], settings: Settings) ->
     # The page of a run that was sent may have been written by anybody.
     ours = [run for run in runs if run.root.parent == settings.fetched or is_made_here(run, settings)]
     links = {run.id: os.path.relpath(run.report, folder) for run in ours if run.report.exists()}
-    return write_site(folder, name, found, links, settings)
+    return write_site(folder, name, Summaries(found.runs, {**missing, **found.unreadable}), links, settings)
 
 
 def write_site(

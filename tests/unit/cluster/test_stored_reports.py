@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.cluster.holding import Cluster, held
+from a2rl.cli.stored_runs import report as write_report
+from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
-from a2rl.results.suite.files import runs_of, write_suite_report
+from a2rl.results.suite.files import NOT_THERE, runs_of, write_suite_report
 from a2rl.results.suite.run_summary import summary_of
 from a2rl.run.directory import RunDir
 from a2rl.run.events import RunInterrupted
-from tests.run_maker import checkout
+from tests.run_maker import checkout, spec
 from tests.simulated_runs import simulate_run
 
 
@@ -63,6 +64,21 @@ def test_runs_of_several_checkouts_are_in_one_report(settings: Settings, other: 
     assert "../../.fetched/gsm8k-sim-00001/report/index.html" in page
     assert "../../runs/gsm8k-sim-00003/report/index.html" in page
     assert report(other) == report(settings)
+
+
+def test_runs_that_nobody_has_begun_are_named_as_missing(
+    settings: Settings, other: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do_runs(other, 1)
+    of_launch = [spec(run_id=name, suite="tests", launch="sim-launch") for name in ("b", "c")]
+    others = [spec(run_id="d", suite="other", launch="other-launch")]
+    Cluster.needed(settings).claims.register([new_run(each, "pool") for each in (*of_launch, *others)])
+    monkeypatch.setattr(Settings, "load", lambda *_: settings)
+    write_report(suite=["sim-launch"])
+    said = capsys.readouterr()
+    assert "Left out: 2 of 3 runs" in said.err
+    found = json.loads(Path(said.out.strip()).with_name("report.json").read_text())
+    assert found["unreadable"] == {"b": NOT_THERE, "c": NOT_THERE}
 
 
 def test_a_run_that_went_on_elsewhere_is_fetched_again(settings: Settings, other: Settings) -> None:
