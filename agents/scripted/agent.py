@@ -186,16 +186,21 @@ class Plan:
 
     def imitate(self) -> None:
         """Fine-tunes the model on its own right answers, then on the data's; only what is not worse is gone on from."""
-        until = time.monotonic() + self.sft_share() * (self.remaining_s() - self.reserve_s)
+        after_s = self.reserve_s + (1 - self.sft_share()) * (self.remaining_s() - self.reserve_s)
+
+        def left_s() -> float:
+            """Not by a clock of its own: the time of a grade is given back."""
+            return self.remaining_s() - after_s
+
         if OWN not in self.progress.done:
             trained = self.best_model()
-            own = self.own_answers(trained, (until - time.monotonic()) / 3)
-            self.fine_tune(trained, own, OWN, 2 / 3 * (until - time.monotonic()))
+            own = self.own_answers(trained, left_s() / 3)
+            self.fine_tune(trained, own, OWN, 2 / 3 * left_s())
             del trained  # before the next one is loaded
         if GIVEN not in self.progress.done:
             trained = self.best_model()
-            given = self.given_answers(trained, (until - time.monotonic()) / 20)
-            self.fine_tune(trained, given, GIVEN, until - time.monotonic())
+            given = self.given_answers(trained, left_s() / 20)
+            self.fine_tune(trained, given, GIVEN, left_s())
 
     def fine_tune(self, trained: Trained, rows: list[Row], stage: str, seconds: float) -> None:
         """Imitates texts; if there are none, or no time, the stage is over at once."""

@@ -405,6 +405,16 @@ assert begun == ["measure", "own", "given", "grpo-1"] and known["held_out"] == 0
 assert killed(**known)[0] == ["grpo-1"]  # it goes on from the state of this round
 known["done"].append("GRPO")
 assert killed(**known)[0] == ["grpo-2"]
+
+# A grade takes long by the clock, and nothing of the budget.
+plan, seconds = object.__new__(agent.Plan), []
+plan.progress, plan.reserve_s, plan.remaining_s, plan.sft_share = agent.Progress(), 0, lambda: 900, lambda: 0.5
+plan.best_model = lambda: "base"
+plan.own_answers = plan.given_answers = lambda *_: []
+plan.fine_tune = lambda trained, rows, stage, left_s: seconds.append(left_s)
+agent.time.monotonic = iter(range(0, 100_000, 1000)).__next__
+plan.imitate()
+assert seconds == [300, 450]
 print("all is well")
 """
 IMITATES = """
