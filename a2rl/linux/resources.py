@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from a2rl.core.cgroup_folders import memory_limits
-
 GIB = 1 << 30
 PROCESSES = 4096
 """Processes and threads together."""
@@ -87,6 +85,8 @@ def spare_memory() -> int:
 
     The grader keeps an eighth of the machine's memory, at least 2 GiB but never more than a quarter.
     """
+    from a2rl.core.cgroup_folders import memory_limits  # in bwrap, the launcher has only a2rl/linux and a2rl/sandbox
+
     total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *memory_limits(), 1 << 62)
     return total - min(max(2 * GIB, total // 8), total // 4)
 

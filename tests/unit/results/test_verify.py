@@ -387,11 +387,18 @@ def test_a_page_drawn_before_the_validity_fell_is_no_forgery(tmp_path: Path) -> 
 
 
 def test_a_page_that_cannot_be_drawn_here_is_not_checked(tmp_path: Path) -> None:
+    finished = finished_run(tmp_path / "checkout", git_commit=commit_here())
+    (finished.settings.root / "agents").unlink()
+    assert "cannot be drawn here" in of_report(finished).not_checked
+
+
+def test_the_page_of_an_agent_whose_script_is_gone_is_checked(tmp_path: Path) -> None:
     script = tmp_path / "start.sh"
     script.touch()
     finished = finished_run(tmp_path / "checkout", agent=str(script), git_commit=commit_here())
     script.unlink()
-    assert "cannot be drawn here" in of_report(finished).not_checked
+    found = of_report(finished)
+    assert (found.problem, found.not_checked) == ("", "")
 
 
 # The ways of tampering, and the checks that must find each.
