@@ -69,7 +69,7 @@ def _next_start(attempts: Attempts) -> StartContext | None:
         summary = attempts.summary(last.attempt)
         return StartContext("interrupted", trial, summary.last_message, summary.session)
     if last.why.startswith(SESSION_GONE) and len(ends) > 1 and ends[-2].reason in RESUMABLE:
-        # Another machine has taken over the run, or the agent has removed it: once more, without the session.
+        # Another machine has taken over the run, or the agent has removed its session: it begins a new one, once.
         return StartContext("interrupted", trial, attempts.summary(ends[-2].attempt).last_message)
     has_next_trial = last.reason in {"finished", "deadline"} and trial < run.spec.trials
     if has_next_trial and not run.ledger.events(ProcessesSurvived) and run.clock.remaining_s() > MIN_TRIAL_S:

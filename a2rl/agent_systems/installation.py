@@ -15,7 +15,6 @@ python.packages                 # {"torch": "2.13.0", "trl": "1.16.0", ...}
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -221,7 +220,7 @@ class Installation:
         return pinned if pinned and pinned in done else (done.strip().splitlines() or [pinned])[0]
 
     def _run(self, *command: str, check: bool = True, timeout_s: float = INSTALL_TIMEOUT_S, **env: str) -> str:
-        search = os.pathsep.join([*map(str, self.paths), self._settings.environ.get("PATH", os.defpath)])
+        search = self._settings.path_after(*self.paths)
         # No sandbox is around the packages' own code, so it gets nothing that may be a secret of the user.
         told = [name for name in self._settings.environ if TOLD.match(name) and not SECRET_NAME.search(name)]
         environment = {**self._settings.forwarded((*FORWARDED_VARIABLES, *told)), "PATH": search, **env}

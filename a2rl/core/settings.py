@@ -174,6 +174,10 @@ class Settings:
         """
         return {name: self.environ[name].strip() for name in names if name in self.environ}
 
+    def path_after(self, *folders: Path) -> str:
+        """Returns a PATH with some folders before those of this process."""
+        return os.pathsep.join([*map(str, dict.fromkeys(folders)), self.environ.get("PATH", os.defpath)])
+
     def keys(self, names: tuple[str, ...]) -> dict[str, str]:
         """Returns the keys among `names` that are given; an empty variable is no key."""
         return {name: key for name, key in self.forwarded(names).items() if key}

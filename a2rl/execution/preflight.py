@@ -6,7 +6,6 @@ A check is a function that returns what it found, or raises an error whose text 
 Runs that agree in everything that a check depends on share it, so a grid of a hundred runs asks a judge once.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache, cached_property
@@ -205,8 +204,7 @@ def _require_start(agent: Agent, provision: Provision, settings: Settings) -> No
     """Requires the program with which an agent starts, unless an installation brings it, or its own PATH."""
     if agent.install or "PATH" in agent.env:
         return
-    folders = (str(provision.python.executable.parent), str(settings.python_bin))
-    path = os.pathsep.join([*folders, settings.environ.get("PATH", os.defpath)])
+    path = settings.path_after(provision.python.executable.parent, settings.python_bin)
     if not shutil.which(program := agent.command()[0], path=path):
         raise UsageError(f"there is no program {program!r}, with which {agent.title} starts: correct `start`, or PATH")
 

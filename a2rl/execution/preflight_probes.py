@@ -100,7 +100,7 @@ def check_program(
     program = installation.program
     if program is None or program.name == "python":  # a library, which is run by a script of the definition
         return ""
-    path = os.pathsep.join([*map(str, installation.paths), settings.environ.get("PATH", os.defpath)])
+    path = settings.path_after(*installation.paths)
     own = (*installation.extra_read, installation.agent.folder, *read)
     command = [str(program), "--version"]
     ended = try_in_sandbox(command, isolation, settings, {"PATH": path}, own, timeout_s=PROGRAM_TIMEOUT_S)

@@ -147,7 +147,7 @@ def agent_environment(
         **QUIET,
         **(ON_SEVERAL_GPUS if spec.sandbox != "none" else {}),
         **provision.offline,
-        "PATH": os.pathsep.join([*map(str, dict.fromkeys(programs)), settings.environ.get("PATH", os.defpath)]),
+        "PATH": settings.path_after(*programs),
         "HOME": str(workspace / ".home"),
         "TMPDIR": str(workspace / ".tmp"),
         **own,

@@ -320,7 +320,6 @@ def _files_of_index(folder: UntrustedFolder, names: set[str], links: Mapping[Fil
     return files
 
 
-PREFIX, MAKING = RECEIVED, RECEIVING
 MOST_FROZEN = 8
 """Frozen are at most so many times the bytes that one submission may have."""
 STATES = "states.json"
@@ -343,14 +342,14 @@ class FrozenSources:
         self._lock = threading.Lock()
         self._links: Counter[FileId] = Counter()
         """How many names the agent's files have in the grader's folder."""
-        for leftover in folder.glob(f"{MAKING}*"):
+        for leftover in folder.glob(f"{RECEIVING}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        for kept in folder.glob(f"{PREFIX}*"):
+        for kept in folder.glob(f"{RECEIVED}*"):
             self._links.update(_files(kept))
 
     def freeze(self, receipt: int, workspace: Path, model_path: str) -> None:
         """Freezes a submission. What cannot be frozen is copied from the agent's folder, which says what is wrong."""
-        making, states = self._folder / f"{MAKING}{receipt}", dict[str, list[int]]()
+        making, states = self._folder / f"{RECEIVING}{receipt}", dict[str, list[int]]()
         noted = Counter[FileId]()
         with self._lock:
             try:
@@ -367,15 +366,15 @@ class FrozenSources:
                     file.write(json.dumps(states))
                     file.flush()
                     os.fsync(file.fileno())
-                making.rename(self._folder / f"{PREFIX}{receipt}")
-                self._links.update(_files(self._folder / f"{PREFIX}{receipt}"))
+                making.rename(self._folder / f"{RECEIVED}{receipt}")
+                self._links.update(_files(self._folder / f"{RECEIVED}{receipt}"))
             except (A2rlError, OSError, ValueError):
                 shutil.rmtree(making, ignore_errors=True)
             self._links.subtract(noted)
 
     def _check_room(self, submitted: SubmittedFiles) -> None:
         largest, size = self._largest(), sum(each.status.st_size for each in submitted.files)
-        frozen = sum(path.stat().st_size for folder in self._folder.glob(f"{PREFIX}*") for path in folder.iterdir())
+        frozen = sum(path.stat().st_size for folder in self._folder.glob(f"{RECEIVED}*") for path in folder.iterdir())
         if size > largest + MAX_JSON_BYTES or frozen + size > MOST_FROZEN * largest:
             raise InvalidSubmissionError("too much is frozen")
 
@@ -385,7 +384,7 @@ class FrozenSources:
         Raises:
             InvalidSubmissionError: The agent has changed a file in place.
         """
-        folder = self._folder / f"{PREFIX}{receipt}"
+        folder = self._folder / f"{RECEIVED}{receipt}"
         try:
             states = json.loads((folder / STATES).read_bytes())
         except (OSError, ValueError):  # it was not frozen, or the machine lost its power just then
@@ -397,7 +396,7 @@ class FrozenSources:
 
     def release(self, receipt: int) -> None:
         """Removes the frozen source of a submission that was copied or refused."""
-        folder = self._folder / f"{PREFIX}{receipt}"
+        folder = self._folder / f"{RECEIVED}{receipt}"
         with self._lock, suppress(OSError):
             files = _files(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -405,8 +404,8 @@ class FrozenSources:
 
     def keep_only(self, receipts: Collection[int]) -> None:
         """Removes the frozen sources of all other submissions."""
-        for folder in self._folder.glob(f"{PREFIX}*"):
-            if (receipt := int(folder.name.removeprefix(PREFIX))) not in receipts:
+        for folder in self._folder.glob(f"{RECEIVED}*"):
+            if (receipt := int(folder.name.removeprefix(RECEIVED))) not in receipts:
                 self.release(receipt)
 
 

@@ -415,7 +415,7 @@ class LearnedTokens:
 def by_pieces(model: Any, lengths: list[int]) -> Iterator[None]:
     """Lets each piece of a line of texts attend to itself and to the first piece, and not compute what its mask hides.
 
-    A model that does not have transformers' attention `sdpa` keeps its own, with the mask for all of the line.
+    A model whose attention is not transformers' `sdpa` keeps its own, with the mask of the whole line.
     """
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **others: Any) -> tuple[Any, None]:
