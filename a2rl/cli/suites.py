@@ -69,10 +69,10 @@ def watch(
 
     Example: `a2rl suite watch paper-main`
     """
-    cluster = _cluster()
+    cluster, said = _cluster(), list[str]()
     while True:
         try:
-            _reconcile(cluster, suite)
+            said = _reconcile(cluster, suite, said)
             if _show(cluster, suite, as_json):
                 return
         except UsageError:
@@ -203,12 +203,16 @@ def find_or_fetch(run_id: str, settings: Settings) -> RunDir:
     return find_run(run_id, settings)
 
 
-def _reconcile(cluster: "Cluster", suite: str | None) -> None:
+def _reconcile(cluster: "Cluster", suite: str | None, said: Sequence[str] = ()) -> list[str]:
+    """Reconciles once, says what was done unless it has just been said, and returns all of it."""
     from flows.submission import reconcile as reconcile_once
 
     acted = reconcile_once(cluster, suite).items()
-    for line in _told((run_id, f"{decision.act}: {decision.why}") for run_id, decision in acted):
-        say_aside(line)
+    lines = [*_told((run_id, f"{decision.act}: {decision.why}") for run_id, decision in acted)]
+    for line in lines:
+        if line not in said:
+            say_aside(line)
+    return lines
 
 
 def _told(about: Iterable[tuple[str, str]]) -> Iterator[str]:

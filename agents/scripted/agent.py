@@ -19,6 +19,7 @@ import time
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # idle threads soon give up the core, which other processes need
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -102,10 +103,15 @@ class Progress:
     """The checkpoint to go on from."""
     gain: float = 0.0
     """By how many points the grader scores it higher than the base model."""
-    held_out: float | None = None
-    """Its share of held-out items, where these are measured."""
+    held_out: dict[str, float] = field(default_factory=dict)
+    """What its answers to held-out items are worth, as far as these were measured."""
     done: list[str] = field(default_factory=list)
     """The stages that are over."""
+
+    @property
+    def share(self) -> float:
+        """Its share of held-out items; 0 where none are measured."""
+        return fmean(self.held_out.values()) if self.held_out else 0.0
 
 
 def mean_length(rows: list[Row]) -> float:
@@ -156,7 +162,7 @@ class Plan:
 
     def run(self) -> None:
         """Trains, submits after each stage, and ends before the deadline."""
-        if self.loaded and self.measures and self.progress.held_out is None:
+        if self.loaded and self.measures and not self.progress.held_out:
             self.progress.held_out = self.measure(self.loaded, "the base model")
             self.remember()
         if self.mode == "rl-only" and not self.route.can_play:
@@ -209,7 +215,7 @@ class Plan:
             self.remember(stage)
             return
         size, mean = texts_a_step(rows, self.small), mean_length(rows)
-        knows = (self.progress.held_out or 0.0) >= WORTH_IMITATING
+        knows = self.progress.share >= WORTH_IMITATING
         gentler = GENTLER_ON_OWN if stage == OWN else GENTLER if knows else 1
         rate = RATE_IF_SMALL if self.small else self.rate(trained) / gentler
         most = None if self.small else 1 + EPOCHS * len(rows) // (size * processes())
@@ -254,8 +260,8 @@ class Plan:
         if self.player.settings["max_steps"] > 1 or not self.measures:
             return []
         log(f"it samples answers to training questions, for at most {seconds:.0f} s")
-        until, known = time.monotonic() + seconds, self.progress.held_out or 0.0
-        own, *counts = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, known)
+        until, share = time.monotonic() + seconds, self.progress.share
+        own, *counts = self.player.right_answers(trained, own_share(self.names), until, WORTH_IMITATING, share)
         rows, (right, asked) = self.not_too_long(gathered(own)), (sum(gathered([each])) for each in counts)
         worth = len(rows) >= FEWEST_OWN and right >= WORTH_IMITATING * asked
         chosen = "it imitates them first" if worth else "too few to imitate" if asked else "none ended in time"
@@ -291,13 +297,13 @@ class Plan:
 
     # Results.
 
-    def measure(self, trained: Trained, what: str) -> float:
-        """Returns the mean reward of greedy answers to held-out items."""
+    def measure(self, trained: Trained, what: str) -> dict[str, float]:
+        """Returns what greedy answers to held-out items are worth, for as many items as there is time for."""
         until = time.monotonic() + self.measuring_s
-        rewards = gathered(self.player.measure(trained, own_share(self.held_out), until))
-        mean = sum(rewards) / len(rewards)
-        log(f"{what}: {mean:.3f} on {len(rewards)} held-out items")
-        return mean
+        rewards = self.player.measure(trained, own_share(self.held_out), until)
+        measured = dict(gathered([*rewards.items()]))
+        log(f"{what}: {fmean(measured.values()):.3f} on {len(measured)} held-out items")
+        return measured
 
     def conclude(self, trained: Trained, name: str, stage: str) -> bool:
         """Saves and submits a checkpoint unless it is clearly worse on held-out items.
@@ -306,11 +312,12 @@ class Plan:
             Whether it is the new best, by what the grader says and what was measured here together.
         """
         checkpoint, best = self.output / name, self.progress
-        held_out = self.measure(trained, name) if self.measures else None
-        change = 0.0 if held_out is None or best.held_out is None else held_out - best.held_out
+        held_out = self.measure(trained, name) if self.measures else {}
+        both = held_out.keys() & best.held_out.keys()
+        change = fmean(held_out[item] - best.held_out[item] for item in both) if both else 0.0
         gain = None
-        if change < -0.5 / max(1, len(self.held_out)) ** 0.5:  # the standard error of a share, at most
-            log(f"{name} is worse on held-out items than {Path(best.best).name} ({best.held_out:.3f}): not submitted")
+        if change < -0.5 / max(1, len(both)) ** 0.5:  # the standard error of a share, at most
+            log(f"{name} is worse than {Path(best.best).name}, by {-change:.3f} on {len(both)} items: not submitted")
         elif in_first_process():
             save(trained, checkpoint)
             gain = self.grader.submit(checkpoint, stage, parent=Path(best.best).name)
@@ -327,7 +334,9 @@ class Plan:
         """Notes what has been done, and the stages that are over."""
         self.progress.done += over
         if in_first_process():
-            self.file.write_text(json.dumps(asdict(self.progress)))
+            written = self.file.with_suffix(".new")
+            written.write_text(json.dumps(asdict(self.progress)))
+            written.replace(self.file)  # at once: an agent that is killed here still has one of the two
 
 
 if __name__ == "__main__":

@@ -75,16 +75,21 @@ class Player:
         self.episode_s = (time.monotonic() - begun) / max(1, len(names))
         return played
 
-    def measure(self, trained: Trained, names: Sequence[str], until: float) -> list[float]:
-        """Plays as the grader does, as many of the names as fit into the time, and at least some; returns the rewards.
-        What has not ended when half as much time again has passed is worth what it is worth by then."""
-        rewards: list[float] = []
+    def measure(self, trained: Trained, names: Sequence[str], until: float) -> dict[str, float]:
+        """Plays as the grader does, as many of the names as fit into the time, and at least some.
+
+        Returns:
+            The reward of each. What has not ended when half as much time again has passed is worth what it is worth
+            by then.
+        """
+        rewards: dict[str, float] = {}
         begun = time.monotonic()
         latest = until + LONGER * (until - begun)
         size = int(min(len(names), max(FEWEST_MEASURED, (until - begun) / SLOW_S)))
         while size > 0:
             these = names[len(rewards) : len(rewards) + size]
-            rewards += [each.reward for each in self.play(trained, these, self.temperature, until=latest)]
+            played = self.play(trained, these, self.temperature, until=latest)
+            rewards |= {name: each.reward for name, each in zip(these, played, strict=True)}
             per_episode = (time.monotonic() - begun) / len(rewards)
             size = int(min(len(names) - len(rewards), (until - time.monotonic()) / per_episode))
         return rewards

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from a2rl.core.model_text import answer_of
 
 QUESTION = "Question:"
+TOLERANCE = 1e-6
 LONGEST = 50_000
 """Maximum number of characters that are read."""
 WINDOW = 300
@@ -122,6 +123,23 @@ class _Stated(NamedTuple):
     value: float
     cue: str
     line: int
+
+
+def is_right(text: str, gold: str) -> bool:
+    """Says whether the final number of an answer is that of the data's solution."""
+    got, right = final_number(text), final_number(gold)
+    assert right is not None
+    return got is not None and abs(got - right) < TOLERANCE
+
+
+def is_right_by_reference(text: str, gold: str) -> bool:
+    """Says whether the last number before another question is that of the data's solution, after `####`.
+
+    For the grader's option `prompts: faithful`. It splits `1,000` at the comma, and so takes it for a wrong answer.
+    """
+    numbers = re.findall(r"-?\d+\.\d+|-?\d+", text.split(QUESTION, maxsplit=1)[0])
+    expected = int(gold.split("#### ")[1].replace(",", ""))
+    return bool(numbers) and abs(float(numbers[-1]) - expected) < TOLERANCE
 
 
 def final_number(text: str) -> float | None:

@@ -15,7 +15,6 @@ Answers run in `a2rl.code_execution`, which explains why they cannot forge a pas
 not its objects: an answer that returns something other than plain data (such as a generator) fails.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,9 @@ from a2rl.core.files import read_jsonl
 from a2rl.sampling import Completion, Sampler, SamplingParams, as_prompt
 from a2rl.scoring.score import ItemResult, Verdict
 from a2rl.task_api.contract import Limits, Options
-from tasks.humaneval.program import STOPS, program
-from tasks.humaneval.prompts import ASKED, prompt
+from tasks.humaneval.program import STOPS, faithful_program, program
+from tasks.humaneval.prompts import prompt
 
-CLOSED_BLOCK = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 ANSWER_SHOWN = 400
 
 
@@ -79,8 +77,8 @@ def grade(sampler: Sampler, hidden: Path, ids: Sequence[str], limits: Limits, op
     items = [by_id[item_id] for item_id in ids]
     chat, faithful = sampler.has_chat_template, options.get("prompts") == "faithful"
     params = SamplingParams(max_new_tokens=limits.max_new_tokens, stop=() if chat or faithful else STOPS)
-    asked = [ASKED + item.prompt if faithful and not chat else as_prompt(prompt(item.prompt, chat)) for item in items]
-    return judged(items, sampler.generate(asked, params), faithful_program if faithful else own_program)
+    asked = [as_prompt(prompt(item.prompt, chat, faithful)) for item in items]
+    return judged(items, sampler.generate(asked, params), faithful_program if faithful else program)
 
 
 def score_outputs(outputs: Mapping[str, str], hidden: Path, ids: Sequence[str], limits: Limits) -> list[ItemResult]:
@@ -103,25 +101,14 @@ def item_kinds(hidden: Path) -> dict[str, str]:
     return {item.id: item.group for item in items_of(hidden)}
 
 
-def own_program(item: Item, completion: str) -> str:
-    """Returns the program that is run for an answer; see program.py."""
-    return program(item.prompt, item.entry_point, completion)
-
-
-def faithful_program(item: Item, completion: str) -> str:
-    """Returns the program that the reference runs (humaneval_postprocess_v2)."""
-    blocks = CLOSED_BLOCK.findall(completion)
-    return item.prompt + (blocks[0] if blocks else completion).lstrip()
-
-
 def judged(
-    items: Sequence[Item], completions: Sequence[Completion], made: Callable[[Item, str], str] = own_program
+    items: Sequence[Item], completions: Sequence[Completion], made: Callable[[str, str, str], str] = program
 ) -> list[ItemResult]:
     """Runs and tests the answers, as the programs that `made` makes of them."""
     if not items:
         return []
     cases = [
-        CodeCase(made(item, completion.text), item.entry_point, item.prompt, item.test)
+        CodeCase(made(item.prompt, item.entry_point, completion.text), item.entry_point, item.prompt, item.test)
         for item, completion in zip(items, completions, strict=True)
     ]
     with CodePool(most=len(cases)) as pool:

@@ -53,6 +53,12 @@ def program(prompt: str, function: str, answer: str) -> str:
     return next((each for each in programs if code_tree(each)), programs[0])
 
 
+def faithful_program(prompt: str, _function: str, answer: str) -> str:
+    """Returns the program that the reference runs, for the option `prompts: faithful` (humaneval_postprocess_v2)."""
+    blocks = re.findall(r"```\w*\n(.*?)```", answer, re.DOTALL)
+    return prompt + (blocks[0] if blocks else answer).lstrip()
+
+
 def _candidates(function: str, answer: str) -> Iterator[str]:
     """Yields what may be the code of an answer, the likeliest first."""
     defines = re.compile(rf"^([ \t]*)(?:async )?def {re.escape(function)}\b", re.MULTILINE)

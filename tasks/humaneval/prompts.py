@@ -6,6 +6,10 @@ ASKED = (
 )
 
 
-def prompt(beginning: str, chat: bool) -> str | list[dict[str, str]]:
-    """Returns the model's prompt: the beginning of a program, or for a model with a chat template a request."""
-    return [{"role": "user", "content": ASKED + beginning}] if chat else beginning
+def prompt(beginning: str, chat: bool, faithful: bool = False) -> str | list[dict[str, str]]:
+    """Returns the model's prompt: the beginning of a program, or for a model with a chat template a request.
+
+    With the grader's option `prompts: faithful`, every model gets the request.
+    """
+    asked = ASKED + beginning if chat or faithful else beginning
+    return [{"role": "user", "content": asked}] if chat else asked

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from a2rl.sampling import Completion
-from tasks.gsm8k.final_number import final_number
-from tasks.gsm8k.grade import is_right_by_reference
+from tasks.gsm8k.final_number import final_number, is_right_by_reference
 from tasks.humaneval import grade
 from tasks.humaneval.prepare import prepare
+from tasks.humaneval.program import faithful_program, program
 from tests.answers import Labelled, labelled
 
 Verdicts = list[bool]
@@ -29,7 +29,7 @@ def programs(answers: Sequence[Labelled], mirror: Path, *, faithful: bool = Fals
         prepare("full", mirror, Path(folder, "visible"), Path(folder, "hidden"))
         problems = {item.id: item for item in grade.published_items(Path(folder, "hidden"))}
     completions = [Completion(each.text, "stop", 0, 0) for each in answers]
-    made = grade.faithful_program if faithful else grade.own_program
+    made = faithful_program if faithful else program
     results = grade.judged([problems[each.id] for each in answers], completions, made)
     return [result.verdict == "correct" for result in results]
 

@@ -15,7 +15,8 @@ from a2rl.models.base_model import resolve_model
 from a2rl.sampling.engine_params import VllmParams
 from a2rl.task_api.contract import Variant
 from a2rl.task_api.data import ensure_data
-from tasks.humaneval.grade import own_program, published_items
+from tasks.humaneval.grade import published_items
+from tasks.humaneval.program import program
 from tests.bench.measured import Row, mirror_of, seconds
 from tests.run_maker import grade_job_in
 
@@ -64,7 +65,10 @@ def code_answers(settings: Settings, folder: Path) -> list[Row]:
     hidden = ensure_data("humaneval", variant, mirror, settings) / "hidden"
     items = published_items(hidden)
     cases = ANSWERS * [
-        CodeCase(own_program(item, item.canonical_solution), item.entry_point, item.prompt, item.test) for item in items
+        CodeCase(
+            program(each.prompt, each.entry_point, each.canonical_solution), each.entry_point, each.prompt, each.test
+        )
+        for each in items
     ]
     plain = [f"{case.program}\n{case.test}\ncheck({case.entry_point})\n" for case in cases]
     one_by_one_s = seconds(

@@ -1,4 +1,4 @@
-"""Tests that the scripted agent trains with the very prompts that the grader asks, on every task.
+"""Tests that the scripted agent trains with the very prompts that the grader asks, on every task, in both wordings.
 
 The agent's training items are the grader's eval items here, so that both can be compared.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,7 +38,15 @@ for task, data, chat, meta in json.loads(sys.argv[2]):
         setting = Setting(Path(data), SimpleNamespace(chat_template="x" if chat else None), 100_000, meta, small=False)
         setting.room_after = lambda prompt: 100_000 - len(str(prompt))
         route = load_route(task, setting)
-        print(json.dumps([route.environment(name).prompt for name in route.names]), flush=True)
+        asked = [route.environment(name) for name in route.names]
+        found = {"prompts": [each.prompt for each in asked]}
+        if task in ("gsm8k", "humaneval"):
+            examples = [route.example(name).parts for name in route.names]
+            found["imitated"] = ["".join(part.text for part in each if part.learn) for each in examples]
+            for environment, answer in zip(asked, found["imitated"]):
+                environment.write(answer)
+            found["rewards"] = [each.reward for each in asked]
+        print(json.dumps(found), flush=True)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
@@ -55,6 +63,14 @@ def as_eval_items_jsonl(name: str) -> Callable[[Path, Path], None]:
         write_jsonl(visible / ("goals.jsonl" if name == "goals.jsonl" else "train.jsonl"), rows)
 
     return share
+
+
+def share_problems(visible: Path, hidden: Path) -> None:
+    """One of them has a number that the two rules of the grader read in different ways."""
+    as_eval_items_jsonl("eval.jsonl")(visible, hidden)
+    for file in (visible / "train.jsonl", hidden / "eval.jsonl"):
+        first, *others = read_jsonl(file)
+        write_jsonl(file, [{**first, "answer": "<<3*500=1500>>1,500 are left.\n#### 1,500"}, *others])
 
 
 def share_games(visible: Path, hidden: Path) -> None:
@@ -80,13 +96,14 @@ def show_examples(visible: Path, hidden: Path) -> None:
         from tasks.alfworld.alfred import Game
 
         games = (Game.load(path) for path in sorted((visible / "train").rglob("*.tw-pddl")))
-        examples = json.dumps({"repaired": repaired(games)})
+        kinds = repaired(games)
+        examples = json.dumps({"repaired": kinds, "faithful": {kind: kinds[kind][::-1] for kind in kinds}})
         for folder in (visible, hidden):
             (folder / "prompts.json").write_text(examples)
 
 
 SHARED: Mapping[str, Callable[[Path, Path], None]] = {
-    "gsm8k": as_eval_items_jsonl("eval.jsonl"),
+    "gsm8k": share_problems,
     "humaneval": as_eval_items_jsonl("eval.jsonl"),
     "alpacaeval": as_eval_items_jsonl("eval.jsonl"),
     "deepsearchqa": as_eval_items_jsonl("eval.jsonl"),
@@ -94,24 +111,40 @@ SHARED: Mapping[str, Callable[[Path, Path], None]] = {
     "webshop": share_shop,
 }
 
+ONE_TURN = ("gsm8k", "humaneval")
 QUICK = ("gsm8k", "alfworld")
 """A task with one turn, and one with many."""
 
 
-def graders_prompts(task: str, hidden: Path, repository: Path, chat: bool) -> set[str]:
-    """Returns the first prompt of each item."""
-    first: dict[str, None] = {}
-    sampler = FakeSampler(lambda _: "", chat=chat)
-    grader: Any = load_grader(task)
-    definition = load_task(task, repository)
-    ids, options = grader.item_ids(hidden), definition.choose({})
+class Case(NamedTuple):
+    """What is tested: a task, without or with examples, as text or as a chat, in one of the grader's wordings."""
+
+    task: str
+    examples: bool
+    chat: bool
+    wording: str
+
+
+Folders = Mapping[tuple[str, bool], Path]
+
+
+def graded(
+    case: Case, folders: Folders, repository: Path, answer: Callable[[Prompt], str] = lambda _: ""
+) -> dict[str, Any]:
+    """Returns what became of each item, by its first prompt."""
+    sampler = FakeSampler(answer, chat=case.chat)
+    grader: Any = load_grader(case.task)
+    definition, hidden = load_task(case.task, repository), folders[case.task, case.examples] / "hidden"
+    asked = definition.choose({"prompts": case.wording} if "prompts" in definition.options else {})
+    limits = definition.variant("mini").limits
     unasked = SimpleNamespace(annotator="", failures_allowed=0, put=lambda *_: None)
-    asking = [unasked] if definition.judged or task == "deepsearchqa" else []
-    for item in ids:
+    asking = [unasked] if definition.judged or case.task == "deepsearchqa" else []
+    found = {}
+    for item in grader.item_ids(hidden):
         sampler.asked.clear()
-        grader.grade(sampler, hidden, [item], definition.variant("mini").limits, options, *asking)
-        first[as_json(sampler.asked[0])] = None
-    return set(first)
+        results = grader.grade(sampler, hidden, [item], limits, asked, *asking)
+        found[as_json(sampler.asked[0])] = results
+    return found
 
 
 def as_json(prompt: Prompt) -> str:
@@ -121,20 +154,16 @@ def as_json(prompt: Prompt) -> str:
 
 
 @pytest.fixture(scope="module")
-def cases(request: pytest.FixtureRequest) -> list[tuple[str, bool, bool]]:
-    """What is tested: a task, without or with examples, as text or as a chat."""
+def cases(request: pytest.FixtureRequest) -> list[Case]:
     tests: list[Any] = [each for each in request.session.items if each.path == request.path]
-    given = [each.callspec.params for each in tests]
-    return [(each["task"], each["examples"], each["chat"]) for each in given]
+    return list(dict.fromkeys(Case(**each.callspec.params) for each in tests))
 
 
 @pytest.fixture(scope="module")
-def folders(
-    cases: Sequence[tuple[str, bool, bool]], tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, bool], Path]:
+def folders(cases: Sequence[Case], tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """The data of each task, without and with examples."""
     found: dict[tuple[str, bool], Path] = {}
-    for task in {task for task, _, _ in cases}:
+    for task in {case.task for case in cases}:
         plain, shown = (tmp_path_factory.mktemp(task) / name for name in ("plain", "shown"))
         visible, hidden = prepare_mini(task, plain)
         SHARED[task](visible, hidden)
@@ -145,42 +174,44 @@ def folders(
 
 
 @pytest.fixture(scope="module")
-def trained(
-    cases: Sequence[tuple[str, bool, bool]], folders: Mapping[tuple[str, bool], Path], repository: Path
-) -> dict[tuple[str, bool, bool], set[str]]:
-    """The prompts of the scripted agent in each case, which one process makes."""
+def trained(cases: Sequence[Case], folders: Folders, repository: Path) -> dict[Case, dict[str, list[Any]]]:
+    """The prompts of the scripted agent in each case, and its answers, which one process makes."""
     settings = [
-        (task, str(folders[task, examples] / "visible"), chat, meta_of(task, repository))
-        for task, examples, chat in cases
+        (case.task, str(folders[case.task, case.examples] / "visible"), case.chat, meta_of(case, repository))
+        for case in cases
     ]
     command = [sys.executable, "-c", AGENT, str(repository / "agents" / "scripted"), json.dumps(settings)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    answers = [{json.dumps(prompt) for prompt in json.loads(line)} for line in ended.stdout.splitlines()]
-    return dict(zip(cases, answers, strict=True))
+    return dict(zip(cases, map(json.loads, ended.stdout.splitlines()), strict=True))
 
 
-def meta_of(task: str, repository: Path) -> dict[str, object]:
-    limits = load_task(task, repository).variant("mini").limits
+def meta_of(case: Case, repository: Path) -> dict[str, object]:
+    limits = load_task(case.task, repository).variant("mini").limits
     return {
         "seed": 0,
         "variant": "mini",
         "max_new_tokens": limits.max_new_tokens,
         "max_steps": limits.max_steps,
         "chat_template_kwargs": {},
-        "options": {"prompts": "repaired"},
+        "options": {"prompts": case.wording},
     }
 
 
-@pytest.mark.parametrize(
-    ("examples", "chat"),
+ways = pytest.mark.parametrize(
+    ("examples", "chat", "wording"),
     [
-        pytest.param(False, False, id="without examples, text"),
-        pytest.param(True, False, id="with examples, text", marks=pytest.mark.heavy),
-        pytest.param(False, True, id="without examples, chat", marks=pytest.mark.heavy),
-        pytest.param(True, True, id="with examples, chat"),
+        pytest.param(False, False, "repaired", id="without examples, text"),
+        pytest.param(True, False, "repaired", id="with examples, text", marks=pytest.mark.heavy),
+        pytest.param(False, True, "repaired", id="without examples, chat", marks=pytest.mark.heavy),
+        pytest.param(True, True, "repaired", id="with examples, chat"),
+        pytest.param(True, False, "faithful", id="with the reference's, text"),
+        pytest.param(True, True, "faithful", id="with the reference's, chat", marks=pytest.mark.heavy),
     ],
 )
+
+
+@ways
 @pytest.mark.parametrize(
     "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.heavy) for task in SHARED]
 )
@@ -188,9 +219,30 @@ def test_the_agent_trains_with_the_graders_prompts(
     task: str,
     examples: bool,
     chat: bool,
-    folders: Mapping[tuple[str, bool], Path],
-    trained: Mapping[tuple[str, bool, bool], set[str]],
+    wording: str,
+    folders: Folders,
+    trained: Mapping[Case, dict[str, list[Any]]],
     repository: Path,
 ) -> None:
-    hidden = folders[task, examples] / "hidden"
-    assert trained[task, examples, chat] == graders_prompts(task, hidden, repository, chat)
+    case = Case(task, examples, chat, wording)
+    assert set(map(json.dumps, trained[case]["prompts"])) == set(graded(case, folders, repository))
+
+
+@ways
+@pytest.mark.parametrize("task", ONE_TURN)
+def test_what_the_agent_imitates_is_right_for_both(
+    task: str,
+    examples: bool,
+    chat: bool,
+    wording: str,
+    folders: Folders,
+    trained: Mapping[Case, dict[str, list[Any]]],
+    repository: Path,
+) -> None:
+    """For the agent's own reward, and for the grader."""
+    case = Case(task, examples, chat, wording)
+    found = trained[case]
+    answers = dict(zip(map(json.dumps, found["prompts"]), found["imitated"], strict=True))
+    results = graded(case, folders, repository, lambda prompt: answers[as_json(prompt)])
+    assert set(found["rewards"]) == {1.0}
+    assert {result.verdict for items in results.values() for result in items} == {"correct"}

@@ -24,15 +24,17 @@ class Route(BaseRoute):
 
     def __init__(self, setting: Setting) -> None:
         from research import Index, read_pages, read_questions
+        from research.episode import REFERENCE_INSTRUCTIONS
         from rollout import ACTIONS
 
-        data = setting.data
+        data, self.faithful = setting.data, setting.meta["options"]["prompts"] == "faithful"
         self.questions = {str(number): each for number, each in enumerate(read_questions(data / "train.jsonl"))}
         self.names = list(self.questions)
         self.random = random.Random(setting.seed)
         self.random.shuffle(self.names)
         self.index = Index(read_pages(data / "pages"))
-        self.instructions = (data / "prompt.txt").read_text()
+        self.instructions = REFERENCE_INSTRUCTIONS if self.faithful else (data / "prompt.txt").read_text()
+        self.max_steps = setting.meta["max_steps"]
         self.play_settings = {"turns": ACTIONS}
         self.namesakes: dict[str, list[str]] = {}
         """All names of the same kind, by name."""
@@ -48,7 +50,7 @@ class Route(BaseRoute):
         from research.episode import observed
 
         question = self.questions[name]
-        episode = Episode(question, self.instructions)
+        episode = Episode(question, self.instructions, self.max_steps, self.faithful)
         example = Example(episode.text, [])
         if not self.index.pages:
             example.parts.append(Part(f" I know this.\nAction: answer[{question.answer}]", True))
@@ -89,7 +91,8 @@ class Route(BaseRoute):
         from rollout import QuestionEnvironment
 
         worth = None if self.index.pages else answer_f1
-        return QuestionEnvironment(self.questions[name], self.index.search, self.instructions, reward=worth)
+        asked = self.questions[name], self.index.search, self.instructions, self.max_steps
+        return QuestionEnvironment(*asked, reward=worth, faithful=self.faithful)
 
 
 def split_off_label(shown: str) -> list[Part]:

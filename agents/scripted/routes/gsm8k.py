@@ -1,6 +1,7 @@
 """Imitate worked solutions, or the model's own right ones; then a reward of 1 for the right number."""
 
 import random
+import re
 from typing import Any
 
 from routes import BaseRoute, Example, Part, Setting, rows_of
@@ -11,19 +12,21 @@ class Route(BaseRoute):
 
     def __init__(self, setting: Setting) -> None:
         from episodes import Until
-        from prompts import shots_that_fit
+        from final_number import QUESTION
+        from prompts import shots_that_fit, worked_examples
 
         rows, shown = (rows_of(setting.data / name) for name in ("train.jsonl", "shots.jsonl"))
         self.rows = {str(number): row for number, row in enumerate(rows)}
         questions = [row["question"] for row in self.rows.values() if row not in shown]
-        self.chat = setting.chat
-        self.shots = shots_that_fit(shown, questions, self.chat, setting.room_after, setting.meta["max_new_tokens"])
+        self.chat, self.faithful = setting.chat, setting.meta["options"]["prompts"] == "faithful"
+        examples = worked_examples(shown, self.faithful)
+        self.shots = shots_that_fit(examples, questions, self.chat, setting.room_after, setting.meta["max_new_tokens"])
         if not setting.small:
             # With worked examples, a text is seven times as long: without, it learns from more in the same time.
             self.with_examples = 0.1
         self.names = [name for name, row in self.rows.items() if row not in shown]
         random.Random(setting.seed).shuffle(self.names)
-        self.play_settings = {"turns": Until("Question:")}
+        self.play_settings = {"turns": Until(*(() if self.faithful else (QUESTION,)))}
 
     def prompt(self, name: str, shots: list[dict[str, Any]]) -> Any:
         """Returns the prompt that the grader uses, after some worked examples."""
@@ -41,7 +44,10 @@ class Route(BaseRoute):
 
         shots = self.shots_in_training(name)
         before = "" if self.chat else " " if shots else "\n"
-        return Example(self.prompt(name, shots), [Part(before + solution(self.rows[name]), True)])
+        worked = solution(self.rows[name])
+        if self.faithful:  # the reference does not understand separators of thousands
+            worked = re.sub(r"(?<=\d),(?=\d{3})", "", worked)
+        return Example(self.prompt(name, shots), [Part(before + worked, True)])
 
     def environment(self, name: str) -> Any:
         """Returns the question as it is graded."""
@@ -58,12 +64,7 @@ class Route(BaseRoute):
     def asked(self, name: str, shots: list[dict[str, Any]]) -> Any:
         """Returns a question; an answer is worth 1 if its number is right, as the grader reads it."""
         from episodes import OneTurn
-        from final_number import final_number
+        from final_number import is_right, is_right_by_reference
 
-        right = final_number(self.rows[name]["answer"])
-
-        def grade(answer: str) -> float:
-            number = final_number(answer)
-            return float(number is not None and abs(number - right) < 1e-6)
-
-        return OneTurn(self.prompt(name, shots), grade)
+        rule, gold = is_right_by_reference if self.faithful else is_right, self.rows[name]["answer"]
+        return OneTurn(self.prompt(name, shots), lambda answer: float(rule(answer, gold)))

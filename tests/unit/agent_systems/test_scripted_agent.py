@@ -329,7 +329,8 @@ def measured(questions, seconds):
     begun = time.monotonic()
     rewards = model.measure(trained, names, begun + seconds)
     assert not rewards or model.latest - begun >= 1.4 * seconds - 1
-    return rewards, model.sizes
+    assert list(rewards) == names[: len(rewards)]
+    return [*rewards.values()], model.sizes
 
 assert measured(3, 0) == ([1] * 3, [3])
 assert measured(9, 0) == ([1] * 8, [8])  # at least eight
@@ -345,29 +346,35 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 import agent
 
-def conclude(share, gain, best):
-    # A checkpoint with this share of held-out items and this gain, against the best so far.
+def items(right, asked):
+    return {str(number): float(number < right) for number in range(asked)}
+
+def conclude(held_out, gain, best):
+    # A checkpoint with these answers to held-out items and this gain, against the best so far.
     plan = object.__new__(agent.Plan)
     submitted = []
     def submit(checkpoint, stage, parent):
         submitted.append(checkpoint.name)
         return gain
     plan.output, plan.file, plan.grader = Path(), Path("progress.json"), SimpleNamespace(submit=submit)
-    plan.progress, plan.measures, plan.held_out = agent.Progress(*best), share is not None, ["an item"] * 64
-    plan.measure = lambda trained, name: share
+    plan.progress, plan.measures, plan.held_out = agent.Progress(*best), bool(held_out), ["an item"] * 64
+    plan.measure = lambda trained, name: held_out
     is_better = plan.conclude(None, "new", "SFT")
     assert plan.progress.done == ["SFT"] and (plan.progress.best == "new") == is_better
     return submitted, is_better
 
 agent.save = lambda trained, checkpoint: None
-base = ("base", 0.0, 0.36)
-assert conclude(0.25, 5.0, base) == ([], False)  # clearly worse
-assert conclude(0.35, 5.0, base) == (["new"], True)  # chance may explain it, and the grader found it better
-assert conclude(0.35, 0.5, base) == (["new"], False)
-assert conclude(0.40, -1.0, base) == (["new"], True)
-assert conclude(0.40, None, base) == (["new"], False)  # refused
-assert conclude(None, 3.0, ("first", 2.0, None)) == (["new"], True)  # nothing is measured in a short time
-assert conclude(None, 2.0, ("first", 3.0, None)) == (["new"], False)
+base = ("base", 0.0, items(23, 64))
+assert conclude(items(18, 64), 5.0, base) == ([], False)  # clearly worse
+assert conclude(items(22, 64), 5.0, base) == (["new"], True)  # chance may explain it, and the grader found it better
+assert conclude(items(22, 64), 0.5, base) == (["new"], False)
+assert conclude(items(26, 64), -1.0, base) == (["new"], True)
+assert conclude(items(26, 64), None, base) == (["new"], False)  # refused
+assert conclude(items(18, 24), 0.5, base) == ([], False)  # worse on those items that both were measured on
+assert conclude(items(5, 8), 99.0, ("base", 0.0, items(8, 8))) == ([], False)
+assert conclude(items(7, 8), 99.0, ("base", 0.0, items(8, 8))) == (["new"], True)  # of so few, one says little
+assert conclude({}, 3.0, ("first", 2.0)) == (["new"], True)  # nothing is measured in a short time
+assert conclude({}, 2.0, ("first", 3.0)) == (["new"], False)
 
 def imitated(different, right, asked):
     # How many of the model's own answers are imitated.
@@ -390,7 +397,8 @@ def killed(**known):
     begun = []
     def note(what, result):
         return lambda *rest: begun.append(what) or result
-    plan.measure, plan.own_answers, plan.given_answers = note("measure", 0.5), note("own", []), note("given", [])
+    plan.measure = note("measure", {"an item": 0.5})
+    plan.own_answers, plan.given_answers = note("own", []), note("given", [])
     def reinforced(name, *rest):
         begun.append(name)
         raise KeyboardInterrupt
@@ -401,7 +409,8 @@ def killed(**known):
         return begun, json.loads(plan.file.read_text())
 
 begun, known = killed()
-assert begun == ["measure", "own", "given", "grpo-1"] and known["held_out"] == 0.5
+assert begun == ["measure", "own", "given", "grpo-1"] and known["held_out"] == {"an item": 0.5}
+assert [each.name for each in Path().glob("progress*")] == ["progress.json"]
 assert killed(**known)[0] == ["grpo-1"]  # it goes on from the state of this round
 known["done"].append("GRPO")
 assert killed(**known)[0] == ["grpo-2"]

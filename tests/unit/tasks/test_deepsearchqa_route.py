@@ -22,7 +22,8 @@ from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from routes import Setting, load_route
 data = Path(sys.argv[2])
-setting = Setting(data, SimpleNamespace(chat_template=None), 4096, {"seed": 0}, small=True)
+meta = {"seed": 0, "max_steps": 6, "options": {"prompts": "repaired"}}
+setting = Setting(data, SimpleNamespace(chat_template=None), 4096, meta, small=True)
 route = load_route("deepsearchqa", setting)
 from research import Episode, read_questions
 

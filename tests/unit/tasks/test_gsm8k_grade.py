@@ -10,7 +10,8 @@ from a2rl.scoring.score import summarise
 from a2rl.task_api.contract import Limits
 from tasks.gsm8k import grade as grader
 from tasks.gsm8k import prepare
-from tasks.gsm8k.final_number import final_number
+from tasks.gsm8k.final_number import final_number, is_right_by_reference
+from tasks.gsm8k.prompts import REFERENCE_SOLUTIONS
 from tests.fake_sampler import FakeSampler
 
 LIMITS = Limits(max_new_tokens=7)
@@ -354,15 +355,15 @@ FAITHFUL = {"prompts": "faithful"}
     ],
 )
 def test_a_faithful_answer_is_the_last_number(text: str, is_right: bool) -> None:
-    assert grader.is_right_by_reference(text, "3*500\n#### 1,500") is is_right
+    assert is_right_by_reference(text, "3*500\n#### 1,500") is is_right
 
 
 def test_faithful_examples_are_the_references_solutions(shared_data: Path, tmp_path: Path) -> None:
     """They are solutions to problems of the training data."""
     prepare.prepare("full", shared_data / "gsm8k", tmp_path, tmp_path)
     shots = read_jsonl(tmp_path / "shots.jsonl")
-    for shot, solution in zip(shots, grader.REFERENCE_SOLUTIONS, strict=True):
-        assert grader.is_right_by_reference(solution, shot["answer"])
+    for shot, solution in zip(shots, REFERENCE_SOLUTIONS, strict=True):
+        assert is_right_by_reference(solution, shot["answer"])
     sampler = FakeSampler(lambda prompt: "The answer is 18", chat=True)
     [item] = grader.grade(sampler, tmp_path, ["0"], Limits(max_new_tokens=512), FAITHFUL)
     assert item.verdict == "correct"

@@ -18,7 +18,7 @@ from a2rl.task_api.contract import Limits, PublishedGrader
 from tasks.humaneval import grade as grader
 from tasks.humaneval.grade import Item
 from tasks.humaneval.prepare import prepare
-from tasks.humaneval.program import STOPS
+from tasks.humaneval.program import STOPS, faithful_program
 from tasks.humaneval.task import TASK
 from tests.fake_sampler import FakeSampler
 
@@ -201,7 +201,7 @@ FAITHFUL = {"prompts": "faithful"}
 )
 def test_a_faithful_program_is_the_references(hidden: Path, answer: str, program: str) -> None:
     item = grader.items_of(hidden)[0]
-    assert grader.faithful_program(item, answer) == item.prompt + program
+    assert faithful_program(item.prompt, item.entry_point, answer) == item.prompt + program
 
 
 @pytest.mark.parametrize("chat", [True, False])
