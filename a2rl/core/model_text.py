@@ -55,6 +55,11 @@ def without_thoughts(text: str, filler: str = "") -> str:
     return filler * begin + text[begin:]
 
 
+def encodable(text: str) -> str:
+    """Returns a text without lone surrogates, which JSON allows and UTF-8 does not; question marks stand for them."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def break_tokens(text: str) -> str:
     """Returns a text for another model's prompt: the tokens of the usual chat templates have a backslash in them, so
     that they are text to every tokenizer. All else stays as it is."""

@@ -28,7 +28,7 @@ from a2rl.grading.throttling import TokenBucket
 from a2rl.judge.account import Account, Kind, SpendLimitError
 from a2rl.judge.params import JudgeConfig
 from a2rl.run.directory import RunDir
-from a2rl.run.inputs import hidden_of
+from a2rl.run.inputs import hidden_of, visible_of
 from a2rl.task_api.catalog import load_services, load_task
 from a2rl.task_api.contract import AgentServices, NotForAgentError, SearchResults, UnaskedError
 
@@ -156,8 +156,7 @@ def services_of(run: RunDir, settings: Settings) -> Iterator[CountedServices | N
     with ExitStack() as stack:
         services: AgentServices
         try:
-            hidden = hidden_of(run)
-            visible, judging = hidden.parent / "visible", _judging(run, settings)
+            visible, hidden, judging = visible_of(run), hidden_of(run), _judging(run, settings)
             opened = load_services(spec.task).open_services(
                 spec.variant, visible, hidden, spec.options, settings, judging
             )

@@ -128,6 +128,16 @@ def hidden_of(run: RunDir) -> Path:
     )
 
 
+def visible_of(run: RunDir) -> Path:
+    """Finds the folder of the data that the agent gets a copy of; what is drawn for a run has only hidden data.
+
+    Raises:
+        MissingInputError: It is not there.
+    """
+    hidden, prepared = hidden_of(run), settings_of(run).data(run.spec.task, run.spec.variant)
+    return (prepared if eval_set(run.spec, settings_of(run)) else hidden.parent) / "visible"
+
+
 def _models(run: RunDir, find: FindModel) -> Iterator[Path]:
     """Yields the possible folders: the recorded path, the one given to the agent, the current path of its name."""
     if is_of_others(run):

@@ -417,6 +417,7 @@ def by_pieces(model: Any, lengths: list[int]) -> Iterator[None]:
 
     A model whose attention is not transformers' `sdpa` keeps its own, with the mask of the whole line.
     """
+    from decoder import rectangle
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **others: Any) -> tuple[Any, None]:
         found, first = [], 0
@@ -425,7 +426,7 @@ def by_pieces(model: Any, lengths: list[int]) -> Iterator[None]:
             if length:
                 keys, values = (torch.cat([each[:, :, shown], each[:, :, own]], 2) for each in (key, value))
                 seen = torch.cat([mask[:, :, own, shown], mask[:, :, own, own]], 3)
-                found.append(sdpa(module, query[:, :, own], keys, values, seen, **others))
+                found.append(rectangle("sdpa", module, query[:, :, own], keys, values, seen, **others))
             first = own.stop
         return torch.cat(found, 1), None
 
@@ -438,14 +439,6 @@ def by_pieces(model: Any, lengths: list[int]) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation("sdpa")
-
-
-def sdpa(module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float | None = None, **others: Any) -> Any:
-    """Computes attention as transformers does, but on a processor without copies of the keys for each query head."""
-    if ON_GPU:
-        return AttentionInterface()["sdpa"](module, query, key, value, mask, scaling=scaling, **others)[0]
-    attention = torch.nn.functional.scaled_dot_product_attention
-    return attention(query, key, value, mask, scale=scaling, enable_gqa=True).transpose(1, 2)
 
 
 def add_gradients(model: torch.nn.Module) -> None:

@@ -6,7 +6,8 @@ whatever looks like a tag or a token of a chat template is escaped in the answer
 is no verdict (the reference then matches substrings, by which an empty answer is right).
 
 A judge may say more than its word: it is read at the beginning of the first or last line, alone or before punctuation,
-or anywhere after a label such as "Verdict:". Thoughts and fences do not count. Two verdicts that differ are none.
+or anywhere after a label such as "Verdict:". Thoughts and fences do not count. Two verdicts that differ are none, and
+so is "Correct, but ...".
 
 The judge of the mini variant is a rule behind the API of the real judges, exact and set match:
 `python -P -m tasks.deepsearchqa.annotator DESCRIPTOR` with a listening socket, which ends when its standard input is
@@ -45,8 +46,13 @@ _WORD = re.compile(
     rf"(?:^\W*+(?:(?:the|this) answer is|it is|{_LABEL})?|{_LABEL})\W*\b((?:in)?correct)\b(?=[^\w?]*$|\s*[.,:;!)*-])",
     re.IGNORECASE,
 )
-_TAG = re.compile("[<\uff1c\ufe64](?=[^<>\uff1c\uff1e\ufe64\ufe65]{1,40}[>\uff1e\ufe65])")
+_TAG = re.compile("[<\uff1c\ufe64](?=[^<>\uff1c\uff1e\ufe64\ufe65]++[>\uff1e\ufe65])")
 """What a judge may read as the beginning of a tag, also in capitals, in wide characters or with unseen ones."""
+_DENIAL = re.compile(r"\b(?:incorrect|not correct)\b", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"\b(?:wrong|but|except|however|missing|lacks|incomplete|partial(?:ly)?)\b|\b\d+ (?:out )?of \d+\b", re.IGNORECASE
+)
+"""What makes less of the word "correct" in the same line."""
 _FIELD = re.compile(r"<(type|gold|answer)>(.*?)</\1>", re.DOTALL)
 
 
@@ -86,8 +92,9 @@ def verdict(reply: Mapping[str, Any]) -> float:
     except (LookupError, TypeError) as error:
         raise UnreadableReplyError("the judge's reply has no text") from error
     lines = [line for line in said.split("\n") if re.search(r"\w", line) and not line.lstrip().startswith("```")]
-    words = {word.lower() for line in (*lines[:1], *lines[-1:]) for word in _WORD.findall(line)}
-    doubted = re.search(r"\b(?:incorrect|not correct)\b", " ".join((*lines[:1], *lines[-1:])), re.IGNORECASE)
+    read = {line: _WORD.findall(line) for line in (*lines[:1], *lines[-1:])}
+    words = {word.lower() for found in read.values() for word in found}
+    doubted = any(_DENIAL.search(line) or (found and _DOUBT.search(line)) for line, found in read.items())
     if len(words) != 1 or (words == {"correct"} and doubted):
         raise UnreadableReplyError(f"the judge says neither correct nor incorrect: {said[:80]!r}")
     return VERDICTS[words.pop()]

@@ -30,6 +30,7 @@ import httpx
 
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import digest_of
+from a2rl.core.model_text import encodable
 from a2rl.core.retries import RetryableError, is_retryable_status, read_body, retry_after_s, retry_request
 from a2rl.core.settings import Settings
 from a2rl.core.spelling import spelled
@@ -210,7 +211,7 @@ def _hits(rows: object, snippet: str, url: str) -> list[Hit]:
 
 def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    return value if isinstance(value, str) else ""
+    return encodable(value) if isinstance(value, str) else ""
 
 
 @contextmanager
@@ -267,7 +268,7 @@ def _recorded(query: str, engine: str, store: AnswerCache, live: WebSearch) -> S
         new: dict[str, Any] = {**asked, "at": datetime.now(UTC).isoformat(timespec="seconds"), "hits": hits}
         store.store(key, new)
         found = store.find(key) or new  # whichever answer was stored first, if another thread asked the same
-    return [Hit(**hit) for hit in found["hits"]]
+    return [Hit(**{name: encodable(text) for name, text in hit.items()}) for hit in found["hits"]]
 
 
 def _index_of(hidden: Path) -> Index:

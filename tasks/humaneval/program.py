@@ -114,14 +114,14 @@ def _definitions(lines: list[str]) -> Iterator[str]:
 
 def _needed(others: Sequence[str], block: str) -> list[str]:
     """Returns the blocks that only import and define, and make a name that this block uses, or one that it needs."""
-    used, taken = {"*"} | _used(code_tree(block)), list[str]()
-    for other in reversed(others):
-        tree = code_tree(other)
-        made = [_made(each) for each in tree.body] if tree else []
-        if all(made) and used & set[str]().union(*made):
-            taken.insert(0, other)
-            used |= _used(tree)
-    return taken
+    trees = [code_tree(other) or ast.Module([], []) for other in others]
+    made = [[_made(each) for each in tree.body] for tree in trees]
+    names = [set[str]().union(*each) if all(each) else set() for each in made]
+    used, needed = {"*"} | _used(code_tree(block)), set[int]()
+    while more := {place for place, each in enumerate(names) if used & each} - needed:
+        needed |= more
+        used = used.union(*(_used(trees[place]) for place in more))
+    return [others[place] for place in sorted(needed)]
 
 
 def _used(tree: ast.AST | None) -> set[str]:

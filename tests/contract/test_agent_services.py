@@ -28,10 +28,13 @@ from a2rl.grading.service import GradingService
 from a2rl.judge.account import Account
 from a2rl.judge.params import JudgeParams
 from a2rl.run.directory import RunDir
+from a2rl.run.draw import Draw
 from a2rl.run.records import SetupRecord, judge_record
+from a2rl.task_api.data import ensure_data
 from tasks.deepsearchqa import search as searching
 from tasks.deepsearchqa import services
 from tasks.deepsearchqa.prepare import copy_tools
+from tasks.deepsearchqa.research import read_pages, read_questions
 from tasks.deepsearchqa.search import RetryPolicy
 from tasks.deepsearchqa.task import TASK
 from tests.fake_judge import FakeJudge, fake_judge
@@ -125,6 +128,33 @@ def test_a_search_finds_what_the_grader_shows_but_no_answers(
     assert (body["blocked"], body["left"]) == (3, run.spec.max_searches - 1)
     [line] = (run.logs / "services.jsonl").read_text().splitlines()
     assert json.loads(line)["query"] == "towns on the Lor"
+
+
+def test_a_run_with_drawn_questions_has_the_pages_of_its_data(
+    new_run: Callable[..., RunDir], settings: Settings
+) -> None:
+    """What is drawn for a run has no pages and no training questions."""
+    run = new_run(variant="mini", options={"search": "pages"})
+    spec = json.loads((run.root / "spec.json").read_text()) | {"draw": Draw.fresh().model_dump(mode="json")}
+    (run.root / "spec.json").write_text(json.dumps(spec))
+    run, visible = RunDir(run.root), ensure_data("deepsearchqa", "mini", None, settings) / "visible"
+    trained = read_questions(visible / "train.jsonl")[0]
+    with client(run, settings) as asks:
+        found = asks.post("/search", json={"query": next(read_pages(visible / "pages")).title})
+        judged = asks.post("/judge", json={"question": trained.problem, "answer": trained.answer})
+    assert (found.status_code, bool(found.json()["hits"])) == (200, True)
+    assert judged.json()["correct"]
+
+
+def test_a_torn_character_of_a_result_costs_nothing(
+    new_run: Callable[..., RunDir], settings: Settings, engine: FakeEngine
+) -> None:
+    """Engines shorten snippets within an emoji."""
+    engine.found = lambda query: [("Ni\ud83dce", "Nice \ud83d...", "https://example.org/\ud83d")]
+    with client(new_run(), settings) as asks:
+        for _ in range(2):  # asked, and recorded
+            answer = asks.post("/search", json={"query": "towns"})
+            assert (answer.status_code, answer.json()["hits"][0]["snippet"]) == (200, "Nice ?...")
 
 
 @pytest.mark.parametrize("query", [EVAL, EVAL.upper(), f"please answer: {EVAL[10:]} thanks", EVAL.replace(" ", "\n- ")])

@@ -33,6 +33,7 @@ from a2rl.agent_systems.transcripts.atif import (
     Trajectory,
 )
 from a2rl.agent_systems.transcripts.ending import Account
+from a2rl.core.model_text import encodable
 
 MAX_LINE_CHARS = 8 << 20
 MAX_DOCUMENT_CHARS = 64 << 20
@@ -151,7 +152,7 @@ class Reading:
         try:
             return _json_object(text, max_chars)
         except NotJsonError:
-            self.stray = (self.stray + clean(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
+            self.stray = (self.stray + encodable(text[:MAX_STRAY_CHARS]).strip() + "\n")[-MAX_STRAY_CHARS:]
         except (ValueError, RecursionError):
             pass
         self.unreadable += 1
@@ -246,9 +247,9 @@ def _clean_value(value: Any, depth: int) -> Any:
         raise ValueError("nested too deeply")
     match value:
         case str():
-            return clean(value)
+            return encodable(value)
         case dict():
-            return {clean(key): _clean_value(item, depth - 1) for key, item in value.items()}
+            return {encodable(key): _clean_value(item, depth - 1) for key, item in value.items()}
         case list():
             return [_clean_value(item, depth - 1) for item in value]
         case float() if not math.isfinite(value):
@@ -264,11 +265,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
         return _json_object(text, MAX_LINE_CHARS)
     except (ValueError, RecursionError):
         return {"arguments": text}
-
-
-def clean(text: str) -> str:
-    """Replaces lone surrogates, which JSON allows and UTF-8 does not, by question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def cut(text: str) -> str:

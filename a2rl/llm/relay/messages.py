@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from a2rl.core.model_text import encodable
 from a2rl.core.token_use import TokenUse, tokens_beside, tokens_of
 
 CLIENT_TOOLS = re.compile(
@@ -330,5 +331,5 @@ def tier_of(body: dict[str, Any]) -> dict[str, str]:
 
 
 def _name(value: object) -> str:
-    """Returns a name as it is recorded, without lone surrogates, which JSON allows and UTF-8 does not."""
-    return value[:MAX_NAME].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+    """Returns a name as it is recorded."""
+    return encodable(value[:MAX_NAME]) if isinstance(value, str) else ""

@@ -18,7 +18,7 @@ Names of tensors end in their axes: R rows, T new tokens of a row, N those of al
 H heads of keys, G query heads, D head size.
 """
 
-from a2rl.sampling.decoder.attention import attention_masks
+from a2rl.sampling.decoder.attention import attention_masks, rectangle
 from a2rl.sampling.decoder.conversation import (
     Chat,
     Conversation,
@@ -53,6 +53,7 @@ __all__ = [
     "is_out_of_memory",
     "longest_prompt",
     "prompt_tokens",
+    "rectangle",
     "told",
     "unsupported_layers",
 ]

@@ -110,7 +110,7 @@ def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, att
     layout, parts = _layout.get(), list[torch.Tensor]()
 
     def attend(query: torch.Tensor, rows: slice, columns: int, seen: torch.Tensor) -> torch.Tensor:
-        return _rectangle(name, module, query, keys[rows, :, :columns], values[rows, :, :columns], seen, others)
+        return rectangle(name, module, query, keys[rows, :, :columns], values[rows, :, :columns], seen, **others)
 
     if layout.single:
         query_RGD = query_1GND[0, :, : layout.single].transpose(0, 1)
@@ -128,10 +128,9 @@ def _attend(name: str, module: Any, query_1GND: Any, keys: Any, values: Any, att
     return torch.cat(parts)[None], None
 
 
-def _rectangle(
-    name: str, module: Any, query: Any, key: Any, value: Any, mask: Any, others: dict[str, Any]
-) -> torch.Tensor:
-    """Returns [R, T, G, D]: the attention of transformers with that name, or `eager` of the model's own file."""
+def rectangle(name: str, module: Any, query: Any, key: Any, value: Any, mask: Any, **others: Any) -> torch.Tensor:
+    """Returns [R, T, G, D]: the attention of transformers with that name, or `eager` of the model's own file, where all
+    rows have the same number of new tokens, T."""
     if name == "sdpa" and query.device.type == "cpu" and query.shape[2] > 1:
         # transformers copies the keys and values for each query head first, which takes longer than the attention.
         scale = others.get("scaling")

@@ -51,7 +51,7 @@ def read_command(line: str) -> str:
     A sentence, "Action:" or ">" before it, quotation marks and other marks around it, a full stop and capital letters
     do not count. A line that begins with `think:` or `Thought:` is a thought, unless "Action:" follows in it.
     """
-    line = answer_of(line).strip()
+    line = answer_of(line).strip().partition("\n")[0]  # a turn may contain line breaks of other kinds
     thought = _THOUGHT.match(line)
     if thought and not re.search(r"\b(?:action|command) ?\d*:", line, re.IGNORECASE):
         return f"{THOUGHT} {line[thought.end() :]}"

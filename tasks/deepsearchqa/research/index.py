@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from a2rl.core.model_text import encodable
+
 K1, B = 0.9, 0.4
 _WORD = re.compile(r"\w+")
 STOP_WORDS = frozenset(
@@ -57,7 +59,7 @@ def read_pages(folder: Path) -> Iterator[Page]:
             for number, line in enumerate(io.StringIO(path.read_text(encoding="utf-8")), start=1):
                 try:
                     row = json.loads(line)
-                    yield Page(str(row["title"]), str(row["text"]))
+                    yield Page(encodable(str(row["title"])), encodable(str(row["text"])))
                 except (ValueError, KeyError, TypeError) as error:
                     raise ValueError(f"{path}, line {number}: no page with a title and a text") from error
 

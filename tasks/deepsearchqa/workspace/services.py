@@ -19,7 +19,6 @@ from urllib.request import ProxyHandler, Request, build_opener
 from research import Hit
 
 ATTEMPTS = 5
-BUSY = {429, 503}
 TIMEOUT_S = 300.0
 _OPENER = build_opener(ProxyHandler({}))  # the address is on this machine, so no proxy is asked
 
@@ -59,10 +58,10 @@ def _post(url: str, body: dict[str, str]) -> dict[str, Any] | None:
                 answer: dict[str, Any] = json.load(response)
                 return answer
         except HTTPError as error:
-            if error.code not in BUSY:
-                raise ServiceError(json.load(error)["error"]) from error
-            if error.code != 429:  # the service has tried several times itself
+            if error.code >= 500:  # the service has tried several times itself
                 return None
+            if error.code != 429:
+                raise ServiceError(json.load(error)["error"]) from error
         except URLError:
             pass  # it is being restarted
         time.sleep(2**attempt)

@@ -35,6 +35,7 @@ from tasks.webshop.shop.transcript import read_action, reference_action
         ("take mug 1? no</think>go to desk 1", "go to desk 1"),
         ("go to desk 1<|im_end|>", "go to desk 1"),
         ("go to desk 1<|im_end|><|im_start|>user", "go to desk 1"),
+        ("go to desk 1\rtake mug 1", "go to desk 1"),
         ("think: I need to go. take it", "think: I need to go. take it"),
         ("Think: I need a mug.", "think: I need a mug."),
         ("> think: I need a mug.", "think: I need a mug."),

@@ -92,6 +92,8 @@ ANSWERS = [
     ("```python\nimport os.path\n```\n```python\ndef total(xs):\n    return os.path and sum(xs)\n```", True),
     ("```python\nimport math\n```\n```python\ndef helper(xs):\n    return math.fsum(xs)\n```\n```python\n"
      "def total(xs):\n    return int(helper(xs))\n```", True),
+    ("```python\ndef helper(xs):\n    return math.fsum(xs)\n```\n```python\nimport math\n```\n```python\n"
+     "def total(xs):\n    return int(helper(xs))\n```", True),
     ("```python\nBASE = 1\nFIRST: int = BASE - 1\n```\n```\ndef total(xs):\n    return sum(xs, FIRST)\n```", True),
     (f"```\ndef total(xs):\n    return 0\n```\n```\nxs = [1]\nn = total(xs)\n```\n```\n{WHOLE}```", True),
     ("```python\nxs = [1]\nn = nothing(xs)\n```\n```python\ndef total(xs):\n    n = sum(xs)\n    return n\n```", True),
