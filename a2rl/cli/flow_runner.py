@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from a2rl.cli.results import sandbox_warning
 from a2rl.cli.watching import Watcher, table_below
 from a2rl.core.errors import A2rlError, InfrastructureError, InterruptedByUserError, RunFailedError, first_line
 from a2rl.core.event_log import PeriodicThread, log_failure
+from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
 from a2rl.core.processes import Child, RestartedChild
 from a2rl.core.settings import Settings
@@ -146,6 +147,8 @@ def _shortened(text: str) -> str:
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 START_TIMEOUT_S = 120
+TURN_TIMEOUT_S = 600
+"""How long the server waits for those of other commands that start."""
 END_TIMEOUT_S = 5
 DATABASE_BYTES = 20_000_000
 
@@ -240,11 +243,13 @@ def showing(show: Callable[[], None]) -> Iterator[None]:
 def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
     """Starts a Prefect server for this command only, on a free port. Its database is in .prefect/.
 
+    One server starts at a time: of two that make or change the tables of the database, one would fail.
+
     Yields:
         A function that waits until the server answers and raises InfrastructureError if it does not start.
 
     Raises:
-        InfrastructureError: The disk is full.
+        InfrastructureError: The disk is full, or another command's server takes too long to start.
     """
     quiet = {
         "PREFECT_HOME": str(settings.root / ".prefect"),
@@ -261,7 +266,7 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
             f"{log.parent} has {format_bytes(free)} left, and the database of Prefect in it needs "
             f"{format_bytes(DATABASE_BYTES)}: free some disk space"
         )
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, ExitStack() as starting:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
 
         def start() -> Child:
@@ -277,8 +282,11 @@ def embedded_server(settings: Settings) -> Iterator[Callable[[], None]]:
                     f"the embedded Prefect server did not start{f' ({problem})' if problem else ''}; see {log}, or set "
                     "PREFECT_API_URL to your own"
                 )
+            starting.close()
             server.watch()
 
+        lock = log.with_name(".start.lock")
+        starting.enter_context(file_lock(lock, "another command starts Prefect", TURN_TIMEOUT_S))
         log_start = log.stat().st_size if log.exists() else 0
         server = RestartedChild(start)
         try:

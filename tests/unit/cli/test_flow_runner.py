@@ -3,7 +3,10 @@
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import psutil
@@ -46,6 +49,46 @@ def test_a_killed_embedded_server_is_replaced(
         [other] = servers()
         assert other.pid != server.pid
     assert not servers()
+
+
+def test_servers_of_two_commands_start_one_after_the_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Slow:
+        """A server that takes a moment to start."""
+
+        def __init__(self) -> None:
+            self._has_ended = threading.Event()
+
+        @classmethod
+        def of_module(cls, *_: object, **__: object) -> "Slow":
+            happened.append("begins")
+            return cls()
+
+        def is_healthy(self, *_: object) -> bool:
+            time.sleep(0.3)
+            happened.append("is ready")
+            return True
+
+        def wait(self) -> int:
+            self._has_ended.wait()
+            return 0
+
+        def end(self, _: float) -> bool:
+            self._has_ended.set()
+            return True
+
+    both_serve = threading.Barrier(2)
+
+    def command(_: int) -> None:
+        with embedded_server(settings) as wait_until_ready:
+            wait_until_ready()
+            both_serve.wait(timeout=60)
+
+    monkeypatch.setattr(flow_runner, "Child", Slow)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(command, range(2)))
+    assert happened == ["begins", "is ready"] * 2
 
 
 def test_a_second_ctrl_c_does_not_cut_the_end_short(capfd: pytest.CaptureFixture[str]) -> None:
