@@ -61,7 +61,8 @@ class Follower(PeriodicThread):
         self._seen: dict[str, int] = {}
         self._numbers: dict[tuple[str, str], list[str]] = {}
         for run in runs:
-            self._new_events(run)
+            with suppress(A2rlError):  # as in `_look`
+                self._new_events(run)
         self._progress = GradingProgress()
 
     def __exit__(self, *error: object) -> None:

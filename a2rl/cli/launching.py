@@ -19,7 +19,7 @@ from a2rl.core.errors import A2rlError, IntegrityError, UsageError
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_proxies
 from a2rl.llm.keys import keys_too_short_to_hide
-from a2rl.run.directory import RunDir
+from a2rl.run.directory import UNREADABLE, RunDir
 from a2rl.run.events import SubmissionAccepted
 from a2rl.run.failure import is_unfinished
 from a2rl.run.owner import create_run, queue, require_made_here
@@ -107,11 +107,11 @@ def bench(
 def _run_here(specs: list[RunSpec], concurrency: int, settings: Settings, as_json: bool) -> None:
     """Does the runs of a suite on this machine, and reports on them."""
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import list_runs, run_object, show_list
+    from a2rl.cli.results import list_runs, run_objects, show_list
 
     say_aside(f"launch {specs[0].launch}; list its runs with: a2rl runs --launch {specs[0].launch}")
     created = _create(specs, settings, concurrency)
-    with showing(lambda: print_json([run_object(each) for each in created]) if as_json else None):
+    with showing(lambda: print_json(run_objects(created)) if as_json else None):
         try:
             run_flow(created, settings, suite=specs[0].suite)
         finally:
@@ -133,7 +133,7 @@ def resume(
     Example: `a2rl resume gsm8k-scripted-20260412-093015-a1b2`
     """
     from a2rl.cli.flow_runner import run_flow, showing
-    from a2rl.cli.results import run_object, show_run
+    from a2rl.cli.results import run_objects, show_run
 
     settings = Settings.load()
     runs = list(dict.fromkeys(each for name in run_id for each in _meant(name, trust, settings)))
@@ -144,9 +144,12 @@ def resume(
 
     def show() -> None:
         for each in runs:
-            show_run(each, as_json=False)
+            try:
+                show_run(each, as_json=False)
+            except UNREADABLE as error:  # the results of the others are shown
+                say_aside(f"{each.id} is damaged: {error}", style="yellow")
         if as_json:
-            print_json([run_object(each) for each in runs])
+            print_json(run_objects(runs))
 
     for each in runs:  # who works on one is named before the checks; of two that begin now, the flow lets one go on
         queue(each)

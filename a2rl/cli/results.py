@@ -80,6 +80,17 @@ def run_object(run: RunDir) -> dict[str, Any]:
     }
 
 
+def run_objects(runs: Iterable[RunDir]) -> list[dict[str, Any]]:
+    """Returns the JSON objects of several runs; of one that cannot be read, its id and the reason as its state."""
+    found = []
+    for run in runs:
+        try:
+            found.append(run_object(run))
+        except UNREADABLE as error:
+            found.append({"run_id": run.id, "state": f"damaged: {error}"})
+    return found
+
+
 def state_of(run: RunDir) -> str:
     """Returns the state of a run in a few words."""
     graded = run.read("grade", GradeRecord)

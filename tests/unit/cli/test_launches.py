@@ -24,6 +24,7 @@ from a2rl.run.directory import RunDir
 from a2rl.run.events import RunClosed
 from a2rl.run.owner import trust
 from a2rl.run.records import ReportRecord
+from flows import pipeline
 from tests.simulated_runs import simulate_run
 
 
@@ -100,6 +101,25 @@ def test_a_suite_stands_for_its_runs_that_have_not_ended(
     for name, option in (("smoke", "--suite"), ("smoke-1", "--launch")):
         refused = CliRunner().invoke(app, ["resume", name]).exception
         assert f"all 4 runs of '{name}' have ended: `a2rl runs {option} {name}`" in str(refused)
+
+
+def test_a_damaged_run_of_a_suite_keeps_no_other_from_going_on(
+    settings: Settings, smoke: dict[str, RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    for name, value in (("A2RL_ROOT", str(settings.root)), ("PREFECT_API_URL", "http://127.0.0.1:9/api")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(flow_runner, "end_once", lambda: None)
+    monkeypatch.setattr(launching, "_check", lambda *_: None)
+    monkeypatch.setattr(pipeline, "a2rl", lambda run_ids, **_: begun.extend(run_ids))
+    smoke["failed"].ledger.path.write_text("this is no database, but long enough" * 99)
+    printed = CliRunner().invoke(app, ["resume", "smoke", "--json"])
+    assert printed.exit_code == 0, printed.output
+    assert begun == ["failed", "not-closed", "not-judged"]
+    damaged, *others = json.loads(printed.stdout.splitlines()[-1])
+    assert (damaged["run_id"], damaged["state"][:9]) == ("failed", "damaged: ")
+    assert [each["run_id"] for each in others] == begun[1:]
+    assert "failed is damaged: " in printed.stderr
 
 
 def test_a_run_whose_end_is_not_in_the_store_has_not_ended(
