@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import out, print_json, print_table, say
 from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant
 from a2rl.cli.progress import progress_bar
@@ -46,7 +45,6 @@ def grade(
     from a2rl.cli.scoring import GradeRequest, grade_checkpoint, task_options
 
     settings = Settings.load()
-    fetch([model], settings)
     options = task_options(context.args)
     request = GradeRequest(task, model, variant, source, split, limit, backend, generation, dtype, options, judge)
     with progress_bar(f"grading {model} on {task} ({variant})") as on_progress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
+from a2rl.cli.catalogs import fetch
 from a2rl.config.params import Params, load_params
 from a2rl.config.plan import check_source
 from a2rl.config.preset import parsed, resolved
@@ -31,7 +32,7 @@ from a2rl.sampling.engine_params import DtypeSetting
 from a2rl.scoring.score import TaskScore
 from a2rl.task_api.catalog import find_task, load_grader, load_task
 from a2rl.task_api.contract import JudgedGrader, Options, PublishedGrader, Split, Task, Variant
-from a2rl.task_api.data import about, ensure_data, hidden_digest
+from a2rl.task_api.data import about, ensure_data, hidden_digest, require_source
 
 
 class CheckpointScore(NamedTuple):
@@ -155,27 +156,33 @@ def grade_checkpoint(
 
 
 def _job(settings: Settings, request: GradeRequest, scratch: Path) -> GradeJob:
-    """Returns the job, once all that is asked for is known to exist."""
+    """Returns the job. The model may have to be downloaded, once all else that is asked for is known to exist."""
     params = load_params(settings.root)
     task, grading = load_task(find_task(request.task, settings.root), settings.root), params.grading
     variant = nearest_variant(task, request.variant, request.source)
-    folder = resolve_model(request.model, settings)
     backend = one_of("back end", request.backend or grading.backend, Backend)
     dtype = one_of("dtype", request.dtype or grading.dtype, DtypeSetting)
+    split = one_of("split", request.split, Split)
+    generation = resolved(parsed(request.generation), task.id, variant, request.model, grading.generation)
+    options = task.choose({**grading.options.get(task.id, {}), **request.options})
+    judge = usable_judge(params, task, variant, request.judge, settings)
+    require_source(task.id, variant, request.source, settings)
+    fetch([request.model], settings)
+    folder = resolve_model(request.model, settings)
     return GradeJob(
         root=settings.root,
         task=task.id,
         variant=variant,
         hidden=settings.data(task.id, variant) / "hidden",
         model=folder,
-        split=one_of("split", request.split, Split),
+        split=split,
         split_seed=grading.split_seed,
         limit=request.limit,
         **dict(EngineChoice.of(backend, dtype, grading.vllm, folder)),
         exact=grading.exact,
-        generation=resolved(parsed(request.generation), task.id, variant, request.model, grading.generation),
-        options=task.choose({**grading.options.get(task.id, {}), **request.options}),
-        judge=usable_judge(params, task, variant, request.judge, settings),
+        generation=generation,
+        options=options,
+        judge=judge,
         result=scratch / "grade.json",
         log=scratch / "grader.log",
     )

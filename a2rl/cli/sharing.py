@@ -226,10 +226,10 @@ def harbor_task(
     from a2rl.task_api.contract import Variant as Known
 
     settings, target = Settings.load(), output or Path(f"{Path(task).name}-{variant}")
-    fetch([model], settings)
     write_harbor_task(
         settings, task=task, variant=one_of("variant", variant, Known), source=source, model=model,
         budget_s=parse_duration(budget), gpus=gpus, solution=solution, target=target,
+        fetch=lambda: fetch([model], settings),
     )  # fmt: skip
     say(f"{target}: `harbor lint {target}`, `harbor run -p {target} -a AGENT`")
 

@@ -9,7 +9,7 @@ Only one folder goes from the one to the other: the checkpoint. The templates ar
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -47,10 +47,12 @@ def write_harbor_task(
     gpus: int,
     solution: Path | None,
     target: Path,
+    fetch: Callable[[], None],
 ) -> None:
     """Writes the folder of a task.
 
     Args:
+        fetch: Downloads the model if it is not here yet; it is called once all else is known to exist.
         solution: A checkpoint that Harbor's oracle agent hands in; None: the untouched base model, which gains nothing.
 
     Raises:
@@ -70,6 +72,7 @@ def write_harbor_task(
         raise UsageError(f"{target} exists: give a new folder")
     data = ensure_data(found.id, variant, source, settings)
     require_complete(data)
+    fetch()
     base = resolve_model(model, settings)
     values = {
         "task": found,

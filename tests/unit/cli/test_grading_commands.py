@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,13 @@ class Context:
     """What typer gives a command that takes further options."""
 
     args: tuple[str, ...] = ()
+
+
+def without_downloads(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test in which a model is downloaded."""
+    monkeypatch.setattr(Settings, "load", lambda: settings)
+    for place in ("models.pretrained_store.PretrainedStore.get", "models.base_model._download"):
+        monkeypatch.setattr(f"a2rl.{place}", lambda *_: pytest.fail("the model was downloaded"))
 
 
 def test_a_copy_of_data_is_refused_where_none_is_used(
@@ -34,6 +42,52 @@ def test_a_copy_of_data_is_refused_where_none_is_used(
     for command in commands:
         with pytest.raises(UsageError, match="--source is for the full variant"):
             command()
+
+
+@pytest.mark.parametrize("model", ["gemma3-270m", "Qwen/Qwen2.5-7B"])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"task": "gsm9k"}, "gsm8k"),
+        ({"split": "privat"}, "private"),
+        ({"backend": "vlm"}, "vllm"),
+        ({"dtype": "fp16"}, "float16"),
+        ({"generation": "temprature=1"}, "temprature"),
+        ({"judge": "gpt-9", "task": "alpacaeval", "variant": "full"}, "gpt-9"),
+        ({"source": Path("/missing"), "variant": "full"}, "/missing"),
+        ({"outputs": Path("/missing/answers.jsonl")}, "--outputs"),
+    ],
+)
+def test_nothing_is_downloaded_for_a_grade_that_cannot_be(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, model: str, given: dict[str, Any], says: str
+) -> None:
+    without_downloads(settings, monkeypatch)
+    asked: dict[str, Any] = {"task": "gsm8k", "model": model, **given}
+    with pytest.raises(UsageError, match=says):
+        grade(Context(), **asked)  # type: ignore[arg-type]
+    mistyped = Context()
+    mistyped.args = ("--promts", "none")
+    with pytest.raises(UsageError, match="promts"):
+        grade(mistyped, "alfworld", model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"task": "gsm9k"}, "gsm8k"),
+        ({"variant": "ful"}, "full"),
+        ({"budget": "soon"}, "soon"),
+        ({"solution": Path("/missing")}, "--solution"),
+        ({"output": Path("/")}, "/ exists"),
+    ],
+)
+def test_nothing_is_downloaded_for_an_export_that_cannot_be(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], says: str
+) -> None:
+    without_downloads(settings, monkeypatch)
+    asked: dict[str, Any] = {"task": "gsm8k", "output": tmp_path / "out", "model": "gemma3-270m", **given}
+    with pytest.raises(UsageError, match=says):
+        harbor_task(**asked)
 
 
 def test_a_sample_of_more_items_than_there_are_is_refused(
