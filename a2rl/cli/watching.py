@@ -146,9 +146,13 @@ class Watcher:
         """Returns the runs: first those that are at work, then those that wait, then those that have ended.
 
         A run that has ended is not read again. One that cannot be read is shown as damaged, until it can be, and one on
-        which nobody works as interrupted, until somebody resumes it.
+        which nobody works as interrupted, until somebody resumes it. One whose folder was removed is not shown.
         """
-        for run in RunDir.all(self._runs):
+        found = list(RunDir.all(self._runs))
+        for name in self._followed.keys() - {run.id for run in found}:
+            del self._followed[name]
+            self._last.pop(name, None)
+        for run in found:
             if run.id not in self._followed and run.id not in self._others:
                 self._meet(run)
         for name, follower in self._followed.items():

@@ -78,6 +78,20 @@ def test_a_run_on_which_nobody_works_is_interrupted(settings: Settings) -> None:
         assert watcher.look()[0].phase == "running"
 
 
+def test_a_run_whose_folder_was_removed_is_not_shown(settings: Settings) -> None:
+    """Otherwise it would seem to be at work for ever. One that is put back is followed again."""
+    run = RunDir.create(settings.runs, spec())
+    run.ledger.append(AgentStarted(attempt=1, elapsed_s=0))
+    with owned(run):
+        pass
+    watcher = Watcher(settings.runs, every_run)
+    assert [each.phase for each in watcher.look()] == ["interrupted"]
+    run.root.rename(settings.root / "aside")
+    assert watcher.look() == []
+    (settings.root / "aside").rename(run.root)
+    assert [each.phase for each in watcher.look()] == ["interrupted"]
+
+
 def test_runs_that_a_stopped_bench_never_began_have_ended(settings: Settings) -> None:
     create_run(spec(), settings)
     watcher = Watcher(settings.runs, every_run)
