@@ -17,7 +17,7 @@ A suite works like a build matrix of GitHub Actions:
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, ValidationError, create_model
@@ -140,6 +140,7 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
     one value are the axes. The runs are all combinations of the axes' values, changed in this order:
 
     1. `exclude`: a combination that agrees with all keys of an entry is left out. A list stands for any of its values.
+       What the suite does not give has the preset's value.
     2. `include`: an entry is added to every combination that agrees with its values on the axes. Its other values
        replace the suite's. If it agrees with none, it becomes a run of its own, with the suite's first value for every
        setting that it does not name.
@@ -158,13 +159,14 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
         """The settings of every run."""
         values = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
         axes = {key for key, several in values.items() if key in PLURAL or len(several) > 1}
-        given = {each.key for each in SETTINGS if each.suite_key in self.model_fields_set}
-        cells = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
-        excluded = [_given(entry) for entry in self.exclude]
-        cells = [cell for cell in cells if not any(_is_excluded(cell, entry) for entry in excluded)]
+        given, excluded = self._given_keys, [_given(entry) for entry in self.exclude]
+        named = [
+            (cell, set(given))
+            for cell, run in self._combinations()
+            if not any(_is_excluded(run, entry) for entry in excluded)
+        ]
         first = {key: several[0] for key, several in values.items()}
         added = []
-        named: list[tuple[dict[str, Any], set[str]]] = [(cell, set(given)) for cell in cells]
         for entry in map(_given, self.include):
             matching = [(cell, keys) for cell, keys in named if _agrees(cell, entry, axes)]
             for cell, keys in matching:
@@ -176,12 +178,23 @@ class Suite(_Axes):  # type: ignore[misc] # its other fields are made from RunSe
 
     def without_effect(self) -> str:
         """Says which key of the suite changes none of its runs, as a mistyped one does; nothing if there is none."""
-        axes = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
+        runs = [run for _, run in self._combinations()] if self.exclude else []
         for entry in map(_given, self.exclude):
-            if not all(any(value in values for value in axes[key]) for key, values in entry.items()):
+            if not any(_is_excluded(run, entry) for run in runs):
                 shown = ", ".join(f"{key} {' or '.join(map(str, values))}" for key, values in entry.items())
                 return f"exclude leaves out nothing with {shown}: no combination of the suite has that"
         return ""
+
+    @property
+    def _given_keys(self) -> set[str]:
+        return {each.key for each in SETTINGS if each.suite_key in self.model_fields_set}
+
+    def _combinations(self) -> Iterator[tuple[dict[str, Any], RunSettings]]:
+        """Yields all combinations of the axes' values, each with the settings of its run."""
+        values = {each.key: getattr(self, each.suite_key) for each in SETTINGS}
+        for chosen in itertools.product(*values.values()):
+            cell = dict(zip(values, chosen, strict=True))
+            yield cell, self._settings(cell, self._given_keys)
 
     def _settings(self, cell: Mapping[str, Any], given: set[str]) -> RunSettings:
         """Returns the settings of a run; a preset decides what was not given."""
@@ -216,8 +229,8 @@ def _given(entry: StrictModel) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in entry.model_fields_set}
 
 
-def _is_excluded(cell: Mapping[str, Any], entry: Mapping[str, tuple[Any, ...]]) -> bool:
-    return all(cell[key] in values for key, values in entry.items())
+def _is_excluded(run: RunSettings, entry: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(getattr(run, each.name) in entry[each.key] for each in SETTINGS if each.key in entry)
 
 
 def _agrees(cell: Mapping[str, Any], entry: Mapping[str, Any], keys: Iterable[str]) -> bool:

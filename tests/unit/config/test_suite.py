@@ -66,6 +66,19 @@ def test_a_list_in_exclude_stands_for_any_of_its_values() -> None:
     ]
 
 
+def test_exclude_sees_what_a_preset_sets() -> None:
+    """The same holds for the check that an entry leaves something out."""
+    grid = GRID | {"preset": ["none", "paper"], "agents": "codex"}
+    del grid["budget"]
+    entries = [{"task": "gsm8k", "variant": "full"}, {"task": "alfworld", "budget": "12h"}]
+    suite = make_suite(grid | {"exclude": entries})
+    assert cells(suite, "task", "preset") == [("gsm8k", "none"), ("alfworld", "none")]
+    assert suite.without_effect() == ""
+    own = {"preset": "paper", "variant": "mini", "exclude": [{"variant": "full"}]}
+    assert "exclude leaves out nothing with variant full" in make_suite(grid | own).without_effect()
+    assert "variant mini" in make_suite(grid | {"preset": "paper", "exclude": [{"variant": "mini"}]}).without_effect()
+
+
 def test_a_suite_without_runs_is_refused(settings: Settings) -> None:
     params = load_params(settings.root)
     with pytest.raises(UsageError, match="leaves out every combination"):
