@@ -367,12 +367,16 @@ def require_ready(specs: Sequence[RunSpec], settings: Settings) -> None:
     Raises:
         NotReadyError: They cannot start; it names every problem.
     """
-    problems = {each.problem: each for each in examine_runs(specs, settings) if each.problem}
+    problems: dict[str, tuple[str, set[str]]] = {}  # several checks and groups of runs may have the same one
+    for each in examine_runs(specs, settings):
+        if each.problem:
+            problems.setdefault(each.problem, (each.what, set()))[1].update(each.runs)
     if problems:
-        raise NotReadyError(f"{each.what}: {each.problem}{_of(each, len(specs))}" for each in problems.values())
+        raise NotReadyError(
+            f"{what}: {problem}{_of(len(runs), len(specs))}" for problem, (what, runs) in problems.items()
+        )
 
 
-def _of(result: CheckResult, total: int) -> str:
-    """Returns which runs a problem concerns, unless it concerns all."""
-    concerned = len(result.runs)
+def _of(concerned: int, total: int) -> str:
+    """Returns how many runs a problem concerns, unless it concerns all."""
     return "" if concerned == total else f" (for {concerned} of {total} runs)"

@@ -162,13 +162,37 @@ def test_a_check_is_made_once_for_all_runs_that_share_its_inputs(
         raise UsageError(f"{run.task} is closed: open it")
 
     monkeypatch.setattr(preflight, "CHECKS", (Check("door", lambda run: run.task, look),))
-    runs = [ready(task=task, seed=seed) for task in ("gsm8k", "webshop") for seed in range(10)]
+    grid = [(task, seed) for task in ("gsm8k", "webshop") for seed in range(10)]
+    runs = [ready(task=task, seed=seed, run_id=f"{task}-{seed}") for task, seed in grid]
     with pytest.raises(NotReadyError) as refused:
         require_ready(runs, settings)
     assert looked == [("gsm8k", 0), ("webshop", 0)]
     assert refused.value.problems == tuple(
         f"door: {task} is closed: open it (for 10 of 20 runs)" for task in ("gsm8k", "webshop")
     )
+
+
+def test_a_problem_is_counted_for_all_runs_that_have_it(
+    ready: Callable[..., RunSpec], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if they share no check, or if two checks find it."""
+
+    def look(run: RunSpec, here: preflight.ThisMachine) -> str:
+        if run.seed > 3:
+            return "open"
+        raise UsageError("the doors are closed" if run.seed else "there is no door")
+
+    checks = (Check("door", lambda run: run.seed, look), Check("gate", lambda run: run.seed, look))
+    monkeypatch.setattr(preflight, "CHECKS", checks)
+    runs = [ready(seed=seed, run_id=f"run-{seed}") for seed in range(5)]
+    with pytest.raises(NotReadyError) as refused:
+        require_ready(runs, settings)
+    assert refused.value.problems == (
+        "door: there is no door (for 1 of 5 runs)", "door: the doors are closed (for 3 of 5 runs)",
+    )  # fmt: skip
+    with pytest.raises(NotReadyError) as refused:
+        require_ready(runs[1:4], settings)
+    assert refused.value.problems == ("door: the doors are closed",)
 
 
 def test_a_dry_run_makes_only_the_checks_that_are_free(
