@@ -4,10 +4,12 @@ import codecs
 import contextlib
 import ctypes
 import errno
+import glob
 import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 import time
@@ -101,7 +103,7 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
+        _sweep(path)
         with temporary.open("x", encoding="utf-8") as file:
             file.write(scrub(text))
             file.flush()
@@ -156,13 +158,16 @@ def machine_failure(what: str, error: OSError) -> InfrastructureError:
 
 
 @cache
-def _sweep(folder: Path) -> None:
-    """Removes temporary files of killed writers from a folder, once per process."""
-    for path in folder.glob(f".*{TEMPORARY}"):
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(path.name.removesuffix(TEMPORARY).rpartition(".")[2].partition("-")[0])
-            if time.time() - path.lstat().st_mtime > STALE_AFTER_S and not Path(f"/proc/{pid}").exists():
-                path.unlink()
+def _sweep(path: Path) -> None:
+    """Removes what killed writers of a file have left beside it, once per process."""
+    start = f".{path.name}."
+    for left in path.parent.glob(f"{glob.escape(start)}*{TEMPORARY}"):
+        writer = re.fullmatch("([0-9]+)-[0-9a-f]{8}", left.name.removeprefix(start).removesuffix(TEMPORARY))
+        if writer is None:  # a file of the user's
+            continue
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime > STALE_AFTER_S and not Path(f"/proc/{writer[1]}").exists():
+                left.unlink()
 
 
 def write_model(path: Path, model: BaseModel) -> None:

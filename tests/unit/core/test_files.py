@@ -55,21 +55,25 @@ def test_a_folder_that_cannot_be_made_is_a_machine_problem(tmp_path: Path) -> No
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a living one has stays."""
+    """What a living one has stays, and so do the files of others."""
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    dead, living, young = (tmp_path / f".file.{pid}-abcd{TEMPORARY}" for pid in (child, os.getpid(), f"{child}0000000"))
-    for path in (dead, living, young):
+    pids = (child, os.getpid(), f"{child}0000000")
+    dead, living, young = (tmp_path / f".file.{pid}-abcd1234{TEMPORARY}" for pid in pids)
+    names = (".notes.2024-05-01", ".draft.99999999", ".file.2024-05-01", ".file.99999999", f".other.{child}-20240501")
+    others = [tmp_path / f"{name}{TEMPORARY}" for name in names]
+    for path in (dead, living, young, *others):
         path.touch()
-    for path in (dead, living):
+    for path in (dead, living, *others):
         os.utime(path, (time.time() - 3600,) * 2)
     files._sweep.cache_clear()
     write_atomically(tmp_path / "file", "text")
     assert not dead.exists()
     assert living.exists()
     assert young.exists()
+    assert all(path.exists() for path in others)
 
 
 @pytest.mark.parametrize("kernel", ["exchanges", "cannot exchange"])
