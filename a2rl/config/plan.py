@@ -249,14 +249,22 @@ def _version_of(agent: Agent, settings: Settings) -> dict[str, str]:
 
 CHANGED = "+changes"
 """The end of a commit's name if files of the checkout differ from it."""
+GIT_TIMEOUT_S = 60
 
 
 def git_commit(root: Path) -> str:
-    """Returns the commit of this checkout, with `CHANGED` if files differ from it; empty outside a repository."""
+    """Returns the commit of this checkout, with `CHANGED` if files differ from it; empty if it is no repository.
+
+    A repository in which it lies has other code. Git would answer with the commit of that one.
+    """
+    if not (root / ".git").exists():
+        return ""
     command = ["git", "describe", "--always", "--exclude=*", "--abbrev=40", f"--dirty={CHANGED}"]
     try:
-        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+        return subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
         return ""
 
 
