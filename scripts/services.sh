@@ -150,6 +150,7 @@ start_mlflow() {
 }
 
 stop() {
+    if [ "$1" = prefect ]; then stop prefect-services; fi
     is_running "$1" || return 0
     local pid
     pid=$(cat "$home/pid/$1")
@@ -164,10 +165,14 @@ stop() {
 
 what=${1:-start}
 shift || true
+known="postgres redis s3 prefect mlflow"
+for name in "$@"; do
+    case " $known " in *" $name "*) ;; *) say "there is no service $name: name some of $known" && exit 2 ;; esac
+done
 secrets
 case $what in
-start) for name in "${@:-postgres redis s3 prefect mlflow}"; do for each in $name; do is_running "$each" || { require_free_port "$each"; "start_$each"; }; done; done ;;
-stop) for name in "${@:-mlflow prefect-services prefect s3 redis postgres}"; do for each in $name; do stop "$each"; done; done ;;
+start) for name in "${@:-$known}"; do for each in $name; do is_running "$each" || { require_free_port "$each"; "start_$each"; }; done; done ;;
+stop) for name in "${@:-mlflow prefect s3 redis postgres}"; do for each in $name; do stop "$each"; done; done ;;
 env) variables ;;
 *) say "start, stop or env" && exit 2 ;;
 esac

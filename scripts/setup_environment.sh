@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-name=$1
+name=${1:-}
 env=.venv-$name
 marker=$env/.installed
 python=${A2RL_PYTHON:-python3.11}
@@ -18,6 +18,7 @@ case $name in
 agent) imports=(torch transformers trl peft accelerate datasets) compiled=(deepspeed==0.19.8 flash-attn==2.8.3.post2) ;;
 vllm) imports=(vllm) compiled=() ;;
 tasks) imports=(reasoning_gym inspect_evals) compiled=() ;;
+*) echo "name the environment: scripts/setup_environment.sh agent, vllm or tasks" && exit 2 ;;
 esac
 
 say() { printf 'setup-%s: %s\n' "$name" "$*"; }

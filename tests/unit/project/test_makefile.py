@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,43 @@ def test_a_process_with_the_number_of_an_old_service_lives_on(tmp_path: Path, re
         subprocess.run([repository / "scripts/services.sh", "stop", "redis"], env=environ, check=True)
         assert other.poll() is None
         other.kill()
+
+
+def test_prefect_ends_with_its_background_services(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "pid").mkdir()
+    with ThreadPoolExecutor(2) as waiting:
+        statuses = []
+        for name in ("prefect", "prefect-services"):
+            service = subprocess.Popen(["sleep", "30"], start_new_session=True)
+            started = Path(f"/proc/{service.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            (tmp_path / "pid" / name).write_text(f"{service.pid}\n")
+            (tmp_path / "pid" / f"{name}.start").write_text(f"{started}\n")
+            statuses.append(waiting.submit(service.wait))
+        environ = {"PATH": os.environ["PATH"], "A2RL_SERVICES": str(tmp_path)}
+        subprocess.run([repository / "scripts/services.sh", "stop", "prefect"], env=environ, check=True)
+    assert [status.result() for status in statuses] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["setup_environment.sh"], "agent, vllm or tasks"),
+        (["setup_environment.sh", "vlm"], "agent, vllm or tasks"),
+        (["services.sh", "start", "postgre"], "no service postgre: name some of postgres redis s3 prefect mlflow"),
+        (["services.sh", "stop", "redis", "*"], "no service *: name some of"),
+        (["services.sh", "restart"], "start, stop or env"),
+    ],
+)
+def test_a_wrong_word_after_a_script_costs_one_line(
+    tmp_path: Path, repository: Path, command: list[str], says: str
+) -> None:
+    shutil.copytree(repository / "scripts", tmp_path / "scripts")
+    environ = {"PATH": os.environ["PATH"], "A2RL_SERVICES": str(tmp_path / "services")}
+    refused = subprocess.run(
+        [tmp_path / "scripts" / command[0], *command[1:]], env=environ, capture_output=True, text=True, check=False
+    )
+    [line] = (refused.stdout + refused.stderr).splitlines()
+    assert (refused.returncode, says in line) == (2, True)
 
 
 @pytest.fixture
