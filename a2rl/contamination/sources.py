@@ -72,13 +72,21 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def plain_text(line: str) -> str:
-    """Returns the strings in a line of JSON, one below the other; another line as it is."""
+    """Returns the strings in a line of JSON, one below the other, and then its keys; another line as it is."""
     if line.lstrip()[:1] not in ("{", "["):
         return line
+    keys: dict[str, None] = {}
+
+    def values(pairs: list[tuple[str, Any]]) -> list[Any]:
+        """Keeps the values of all keys: in a dictionary, a key that stands twice would have only the last."""
+        keys.update((key, None) for key, _ in pairs)
+        return [value for _, value in pairs]
+
     try:
-        return "\n".join(_strings(json.loads(line)))
+        strings = list(_strings(json.loads(line, object_pairs_hook=values)))
     except (ValueError, RecursionError):
         return line
+    return "\n".join([*strings, *keys])  # the keys come last, so that none divides a text
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -134,7 +134,7 @@ def test_items_and_training_data_are_read_as_texts(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "eval.jsonl", [{"task_id": "a/1", "prompt": "def f(x): ...", "test": "assert f(1)"}])
     write_jsonl(tmp_path / "train.jsonl", [{"question": "What is it?", "answer": {"final": "Nothing."}}])
     assert item_texts(tmp_path) == {"a/1": "def f(x): ..."}
-    assert "What is it?\nNothing." in given_texts(tmp_path)
+    assert "What is it?\nNothing.\nfinal\nquestion\nanswer" in given_texts(tmp_path)
 
 
 def test_an_items_longest_text_stands_for_its_question(tmp_path: Path) -> None:
@@ -250,6 +250,9 @@ def _escaped_twice(text: str) -> str:
         str, lambda text: f"x = 1\n{text}    return []\n", lambda text: f"PROMPT = {text!r}",
         lambda text: json.dumps({"prompt": text}), lambda text: json.dumps([{"prompt": text}], indent=2),
         _escaped_twice, lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("\n", "\n# "),
+        lambda text: json.dumps({text: "7"}), lambda text: json.dumps({"table": [{"one": {}, text: 7}]}),
+        lambda text: f'{{"prompt": {json.dumps(text)}, "prompt": "x"}}',
+        lambda text: json.dumps([{"one word": each} for each in text.split(" ")]),
     ],
 )  # fmt: skip
 def test_an_item_of_several_lines_is_found_however_it_is_written(write: Callable[[str], str]) -> None:
