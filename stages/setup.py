@@ -22,10 +22,10 @@ from a2rl.models.base_model import TINY, model_digest, resolve_model
 from a2rl.models.checkpoint import SMALL_FILES, unpacked_bytes
 from a2rl.run.directory import RunDir
 from a2rl.run.disk import check_disk
-from a2rl.run.events import RunOpened
+from a2rl.run.events import AgentStarted, RunOpened
 from a2rl.run.gpu_share import wants_no_gpu
 from a2rl.run.inputs import eval_set, place_in
-from a2rl.run.records import ExecuteRecord, SetupRecord
+from a2rl.run.records import SetupRecord
 from a2rl.run.spec import RunSpec
 from a2rl.sandbox.selection import select_sandbox
 from a2rl.task_api.catalog import load_grader, load_task, task_folder
@@ -52,8 +52,8 @@ def setup(run: RunDir, settings: Settings) -> SetupRecord:
         InfrastructureError: The hub or the disk failed.
     """
     if (done := run.read("setup", SetupRecord)) is not None:
-        is_needed = not run.workspace.exists() and run.read("execute", ExecuteRecord) is None
-        return _rebuilt(run, done, settings) if is_needed else done
+        is_whole = run.workspace.exists() and run.given.exists()  # the checks read both after the agent has ended
+        return done if is_whole or run.record_path("validity").exists() else _rebuilt(run, done, settings)
     started, spec = time.monotonic(), run.spec
     load_task(spec.task, settings.root)
     if spec.judge and not spec.judge.serve:  # the model of such a judge would be loaded, and was before the start
@@ -121,7 +121,8 @@ def _build(run: RunDir, inputs: _Inputs, record: SetupRecord, settings: Settings
 
 
 def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
-    """Makes the workspace again, with the agent's code, for a run that was restored from its copy in a store.
+    """Makes the workspace again, with the agent's code, and what the agent was given, as far as they are missing, for
+    a run that was restored from its copy in a store.
 
     Raises:
         MissingInputError: The base model or the data of this machine is not what the run began with.
@@ -136,10 +137,13 @@ def _rebuilt(run: RunDir, done: SetupRecord, settings: Settings) -> SetupRecord:
                 f"{inputs.base_model} is not the model that run {run.id} began with: "
                 "`dvc pull` or `a2rl models get` gets it"
             )
-        _build(run, inputs, done, settings)
-    here = {
-        "base_model": place_in(settings.root, inputs.base_model),
-        "hidden": place_in(settings.root, inputs.graded_on / "hidden"),
-        "agent_python": str(inputs.provision.python),
-    }
-    return run.write("setup", done.model_copy(update=here))
+        is_anew = not run.workspace.exists() and bool(run.ledger.events(AgentStarted))
+        here = {
+            "base_model": place_in(settings.root, inputs.base_model),
+            "hidden": place_in(settings.root, inputs.graded_on / "hidden"),
+            "agent_python": str(inputs.provision.python),
+            "workspace_made_anew": done.workspace_made_anew or is_anew,
+        }
+        record = run.write("setup", done.model_copy(update=here))  # before the workspace, which shows that this is done
+        _build(run, inputs, record, settings)
+        return record

@@ -142,6 +142,7 @@ def make_run(
     hidden = make_hidden(settings.root / "data-of" / run.id / "hidden", items)
     for name in ("code", "output", "data"):
         (run.workspace / name).mkdir(parents=True)
+    (run.given / "data").mkdir(parents=True)
     digest, data_digest = model_digest(base_model), hidden_digest(hidden.parent)
     run.write(
         "setup",

@@ -30,6 +30,7 @@ from a2rl.contamination.twins import (
     shared_items,
     twins_graded,
 )
+from a2rl.core.errors import MissingInputError
 from a2rl.grading.devices import devices_of
 from a2rl.grading.model_process import ModelSize
 from a2rl.linux.gpus import CPU
@@ -85,7 +86,11 @@ def length_gaming(evidence: RunEvidence) -> Iterator[Finding]:
 
 
 def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
-    """Looks for eval items in the agent's code, in its files and in what it printed."""
+    """Looks for eval items in the agent's code, in its files and in what it printed.
+
+    Raises:
+        MissingInputError: What the agent was given is no longer here.
+    """
     run = evidence.run
     if evidence.setup is None:
         return
@@ -93,8 +98,13 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
     if not items:
         yield _not_checked("The agent's texts were not searched, because the items of this task are not texts.")
         return
-    description = task_folder(run.spec.task, evidence.settings.root) / "description.md"
-    found = TextSearch(items, given_texts(run.given / "data", description)).run(written_by_agent(run))
+    description, given = task_folder(run.spec.task, evidence.settings.root) / "description.md", run.given / "data"
+    if not given.is_dir():  # without it, training data that the agent prints would be taken for eval items
+        raise MissingInputError(
+            f"the training data of run {run.id} is no longer in {given}: remove {run.given}, if it exists, and "
+            f"`a2rl resume {run.id}`, which places it there again"
+        )
+    found = TextSearch(items, given_texts(given, description)).run(written_by_agent(run))
     for way in found.suspicious():
         count = len(found.found[way])
         text = f"{count} of {len(items)} eval items are in the agent's texts ({way})."
@@ -104,8 +114,13 @@ def text_hits(evidence: RunEvidence) -> Iterator[Finding]:
         text = f"{len(gone)} files that the agent's processes read are gone, so they were not searched for eval items."
         yield Finding.of("read-files-gone", "note", text, Evidence(what="such as", value=list(gone[:SHOWN])))
     if not found.is_complete:
-        text = "The agent wrote more text than could be searched for eval items, so a part was not searched."
+        text = "A part of what the agent wrote was not searched for eval items: it is too much, or cannot be read."
         yield Finding.of(NOT_CHECKED, "flag", text)  # or an agent that writes enough would escape the search
+    if evidence.setup.workspace_made_anew:  # no doing of the agent's, which could have removed its files as well
+        yield _not_checked(
+            "The run went on in a new workspace, for example on another machine, so files that the agent had left in "
+            "the first one, apart from its code, were not searched for eval items."
+        )
 
 
 def _place(place: Place) -> Evidence:

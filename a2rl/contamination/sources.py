@@ -216,6 +216,7 @@ def _workspace(folder: Path, on_missed: Callable[[str], object]) -> Iterator[tup
     try:
         workspace = UntrustedFolder.at(folder)
     except FileNotFoundError:
+        on_missed(folder.name)
         return
     with workspace:
         files = [each for each in workspace.walk(limits=LIMITS, on_missed=on_missed) if each.names]

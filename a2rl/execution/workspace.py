@@ -67,10 +67,10 @@ def build_workspace(
     Args:
         provision: What the agent gets in addition, which the instructions list.
     """
+    _give(run, base_model, visible, isolation)
     if run.workspace.exists():
         return
     making = run.root / ".workspace"
-    _give(run, base_model, visible, isolation)
     shutil.rmtree(making, ignore_errors=True)
     for name in ("code", "output", ".home", ".tmp"):
         (making / name).mkdir(parents=True)

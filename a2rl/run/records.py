@@ -68,6 +68,8 @@ class SetupRecord(Record):
     None with another back end."""
     agent_python: str = ""
     """The Python with which the agent trained, with its main packages."""
+    workspace_made_anew: bool = False
+    """Whether the agent had worked in another workspace before, of which only its code is here."""
 
     def is_base_model(self, weights_digest: str) -> bool:
         """Says whether these are the weights of the base model, without reading any weights."""

@@ -2,17 +2,21 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from a2rl.agent_systems.definition import find_agent
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, read_spec, write_spec
 from a2rl.cluster.file_claims import FileClaims
 from a2rl.cluster.holding import Cluster, held, new_run
 from a2rl.cluster.replica import STATE_EVERY_S, Replica, progress_of
 from a2rl.cluster.restore import bring_up_to_date
+from a2rl.config.provision import provision_of
+from a2rl.contamination.check import text_hits
 from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.files import write_model
 from a2rl.core.processes import STOP
@@ -26,7 +30,9 @@ from a2rl.run.events import AgentEnded, SubmissionAccepted
 from a2rl.run.failure import forget_failure, mark_refused
 from a2rl.run.names import stored_entries
 from a2rl.run.owner import is_made_here
-from tests.run_maker import FakePool, checkout, submit_checkpoint
+from a2rl.validity.checks import RunEvidence
+from stages.setup import _Inputs, setup
+from tests.run_maker import FakePool, checkout, end_agent, submit_checkpoint
 from tests.small_model import trained_copy
 
 
@@ -104,6 +110,41 @@ def test_a_run_goes_on_in_another_checkout_with_its_whole_state(
         assert moved.clock.elapsed_s() == pytest.approx(elapsed_s, abs=2.0)
     [ended] = moved.ledger.events(AgentEnded)
     assert ended.reason == "lost"
+
+
+@pytest.mark.parametrize(("started", "ended"), [(False, False), (True, False), (True, True)])
+def test_what_a_run_that_moved_has_not_brought_is_noted(
+    new_run: Callable[..., RunDir],
+    base_model: Path,
+    store: Cluster,
+    other: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    started: bool,
+    ended: bool,
+) -> None:
+    """What the agent was given is there again, and does not count as what it wrote."""
+    run = new_run(started=started)
+    if ended:
+        end_agent(run)
+    given = "".join(f'{{"question": "What is {n} + {n}?"}}\n' for n in range(8))  # which some eval items are, too
+    run.agent_log.write_text(given)
+    copy_by_hand(run, store).push(logs=True)
+    abandon(store, run)
+    data = shutil.copytree(run.checkout / "data-of" / run.id, other.root / "data-of" / run.id)
+    (data / "visible").mkdir()
+    (data / "visible" / "train.jsonl").write_text(given)
+
+    @contextmanager
+    def found_here(run: RunDir, settings: Settings) -> Iterator[_Inputs]:
+        yield _Inputs(provision_of(run.spec, find_agent("noop", settings.root), settings), base_model, data, data)
+
+    monkeypatch.setattr("stages.setup._inputs_of", found_here)
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        setup(moved, other)
+        assert setup(moved, other).workspace_made_anew == started  # also the second time
+        found = list(text_hits(RunEvidence(moved, other)))
+    assert [(each.kind, each.level) for each in found] == [("not-checked", "note")] * started
 
 
 def test_the_time_that_the_owner_reported_last_is_charged(run: RunDir, store: Cluster, other: Settings) -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
 
 from a2rl.contamination import check, sources
 from a2rl.contamination.check import length_gaming, text_hits, twins_gap
+from a2rl.core.errors import MissingInputError
 from a2rl.core.files import read_model, write_model
 from a2rl.grading.job import GradeResult
 from a2rl.models.base_model import model_digest
@@ -114,6 +116,18 @@ def test_more_text_than_is_searched_flags_the_result(finished: Finished, monkeyp
     monkeypatch.setattr(sources, "MAX_BYTES", 10)
     (finished.run.workspace / "code" / "train.py").write_text("print('What is the loss?')\n")
     assert kinds(list(text_hits(evidence(finished)))) == {"not-checked": "flag"}
+
+
+def test_a_workspace_that_is_gone_flags_the_result(finished: Finished) -> None:
+    rmtree(finished.run.workspace)
+    assert kinds(list(text_hits(evidence(finished)))) == {"not-checked": "flag"}
+
+
+def test_texts_wait_for_what_the_agent_was_given(finished: Finished) -> None:
+    """Training data that it printed would be taken for eval items."""
+    rmtree(finished.run.given)
+    with pytest.raises(MissingInputError, match=f"a2rl resume {finished.run.id}"):
+        list(text_hits(evidence(finished)))
 
 
 def test_clean_files_are_no_finding(finished: Finished) -> None:

@@ -105,6 +105,14 @@ def test_the_code_of_a_run_that_moved_comes_whole_or_not(
     assert [path.name for path in (agent_run.workspace / "code").iterdir()] == ["train.py"]
 
 
+def test_what_was_given_is_placed_again_beside_a_workspace(agent_run: RunDir, base_model: Path, tmp_path: Path) -> None:
+    (agent_run.workspace / "notes.txt").write_text("mine")
+    shutil.rmtree(agent_run.given)
+    build_workspace(agent_run, base_model, tmp_path / "visible", tmp_path / "description.md")
+    assert (agent_run.given / "data" / "train.jsonl").is_file()
+    assert (agent_run.workspace / "notes.txt").read_text() == "mine"
+
+
 def test_the_agents_python_programs_load_the_tracer(agent_run: RunDir, settings: Settings) -> None:
     """The tracer writes into the workspace."""
     environment = agent_environment(agent_run, agent(env={"PYTHONPATH": "/mine"}), URL, settings)
