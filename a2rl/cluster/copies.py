@@ -41,10 +41,15 @@ class ObjectStore:
 
     Args:
         url: `file:///folder` or `s3://bucket/prefix`.
+
+    Raises:
+        UsageError: The URL is neither.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        if not self._url.startswith(("file:///", "s3://")):  # a relative folder would be another one in each process
+            raise UsageError(f"A2RL_STORE={url} is no store: write file:///folder or s3://bucket/prefix")
 
     @property
     def local_folder(self) -> Path | None:
@@ -112,9 +117,7 @@ class ObjectStore:
     def _files(self) -> Any:
         import fsspec
 
-        protocol, separator, _ = self._url.partition("://")
-        if protocol not in {"file", "s3"} or not separator:
-            raise UsageError(f"A2RL_STORE={self._url} is no store: write file:///folder or s3://bucket/prefix")
+        protocol = self._url.partition("://")[0]
         try:
             options = {"use_listings_cache": False} if protocol == "s3" else {}
             return fsspec.filesystem(protocol, **options)

@@ -422,6 +422,9 @@ def test_a_run_that_nobody_knows_is_refused(other: Settings) -> None:
     [
         ({"A2RL_CLAIMS": "postgresql://h/d"}, "A2RL_STORE is not"),
         ({"A2RL_STORE": "s3://bucket"}, "must name a Postgres database"),
+        ({"A2RL_STORE": "/srv/a2rl"}, "write file:///folder or s3"),
+        ({"A2RL_STORE": "file:/srv/a2rl"}, "write file:///folder or s3"),
+        ({"A2RL_STORE": "file://srv/a2rl"}, "write file:///folder or s3"),
         ({"A2RL_STORE": "file:///x", "A2RL_CLAIMS": "mysql://h"}, "no Postgres database"),
     ],
 )
