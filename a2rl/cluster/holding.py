@@ -77,8 +77,21 @@ class Cluster:
 
 
 def _passwords(url: str) -> dict[str, str]:
-    """Returns the passwords in the URL of a database, as they are written there and as they are meant."""
-    parts = urlsplit(url)
+    """Returns the passwords in the URL of a database, as they are written there and as they are meant.
+
+    Raises:
+        UsageError: It is not clear where its parts end. Postgres ends them elsewhere than we do.
+    """
+    try:
+        parts = urlsplit(url)
+        is_clear = "#" not in url and parts.netloc.count("@") <= 1 and "@" not in parts.path + parts.query
+    except ValueError:
+        is_clear = False
+    if not is_clear:
+        raise UsageError(
+            "A2RL_CLAIMS cannot be read: in a name or a password, write %40 for @, %23 for #, %2F for /, %3F for ?, "
+            "%5B for [ and %5D for ]"
+        )
     query = (each.partition("=") for each in parts.query.split("&"))
     found = [parts.password or "", *(value for name, _, value in query if name in {"password", "sslpassword"})]
     forms = dict.fromkeys(form for each in found for form in (each, unquote(each)))

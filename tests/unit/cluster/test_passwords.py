@@ -7,7 +7,7 @@ import pytest
 
 from a2rl.cluster.holding import Cluster
 from a2rl.cluster.postgres_claims import PostgresClaims
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, UsageError
 from a2rl.core.secrets import scrub
 from a2rl.core.settings import Settings
 
@@ -37,3 +37,14 @@ def test_the_password_of_the_claims_is_not_told(url: str, settings: Settings, tm
     claims.__dict__["_driver"] = SimpleNamespace(connect=connect, Error=BrokenError, OperationalError=ConnectionError)
     with pytest.raises(InfrastructureError, match=r"^Postgres at db\.example/a2rl failed: it is broken"):
         claims.rows()
+
+
+@pytest.mark.parametrize(
+    "credentials", ["pa[ss", "pa]ss", "secret#word12", "secret/word12", "secret?word12", "secret@word12"]
+)
+def test_a_password_that_could_end_elsewhere_is_refused(credentials: str, settings: Settings, tmp_path: Path) -> None:
+    claims = f"postgresql://a2rl:{credentials}@db.example/a2rl"
+    settings.environ.update(A2RL_STORE=f"file://{tmp_path}/store", A2RL_CLAIMS=claims)
+    with pytest.raises(UsageError, match="write %40 for @") as refused:
+        Cluster.of(settings)
+    assert credentials not in str(refused.value)
