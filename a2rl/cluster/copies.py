@@ -62,9 +62,8 @@ class ObjectStore:
             if (folder := self.local_folder) is None:
                 self._files.pipe_file(self._path(key), content)
                 return
-            partial = self._partial(folder / key)
-            partial.write_bytes(content)
-            _publish(partial, folder / key)
+            with _whole(folder / key) as partial:
+                partial.write_bytes(content)
 
     def upload(self, key: str, path: Path) -> None:
         """Copies a file into the store; an existing object is replaced as a whole."""
@@ -72,9 +71,10 @@ class ObjectStore:
             if (folder := self.local_folder) is None:
                 self._files.put_file(str(path), self._path(key))
                 return
-            partial = self._partial(folder / key)
-            self._files.put_file(str(path), str(partial))
-            _publish(partial, folder / key)
+            for left in (folder / key).parent.glob(f".*{PARTIAL}"):  # of an owner that was killed
+                left.unlink(missing_ok=True)
+            with _whole(folder / key) as partial:
+                self._files.put_file(str(path), str(partial))
 
     def download(self, key: str, path: Path) -> None:
         """Copies an object to a file, which must not exist yet."""
@@ -109,10 +109,6 @@ class ObjectStore:
     def _path(self, key: str) -> str:
         return f"{self._url.partition('://')[2]}/{key}"
 
-    def _partial(self, path: Path) -> Path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PARTIAL}")
-
     @cached_property
     def _files(self) -> Any:
         import fsspec
@@ -141,14 +137,21 @@ class ObjectStore:
             raise InfrastructureError(f"the store {self._url} cannot {what}: {text}; {remedy}") from error
 
 
-def _publish(partial: Path, path: Path) -> None:
-    """Makes a complete file visible under its name, durably."""
-    descriptor = os.open(partial, os.O_RDONLY)
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Yields where to write a file. It gets its name, durably, once it is complete; after an error, nothing is left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PARTIAL}")
     try:
-        os.fsync(descriptor)
+        yield partial
+        descriptor = os.open(partial, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        partial.replace(path)
     finally:
-        os.close(descriptor)
-    partial.replace(path)
+        partial.unlink(missing_ok=True)
 
 
 class CopyManifest(StrictModel):

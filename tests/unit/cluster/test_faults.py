@@ -1,6 +1,7 @@
 """A call of the store or of the claims fails, loses its answer, or is the last one before the machine dies: each in
 turn, in one checkout and in two. Then the run is resumed."""
 
+import errno
 import itertools
 import os
 import time
@@ -363,3 +364,26 @@ def test_a_machine_past_its_lease_removes_nothing_newer(places: tuple[Place, Pla
     with pytest.raises(ClaimLostError):
         asleep.push()
     assert work(Place(Settings(tmp_path / "three", {}), here.store, here.connect), made, rows).error is None
+
+
+class FullDisk:
+    """A file system on which only the beginning of a file finds room."""
+
+    def put_file(self, _: str, target: str) -> None:
+        Path(target).write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_copy_that_fails_leaves_no_part_in_the_store(tmp_path: Path) -> None:
+    """Neither does one whose process was killed, once the next copy begins."""
+    (source := tmp_path / "weights").write_text("whole")
+    (folder := tmp_path / "store" / "checkpoints").mkdir(parents=True)
+    store, full = (ObjectStore(f"file://{tmp_path}/store") for _ in range(2))
+    full.__dict__["_files"] = FullDisk()
+    (folder / ".weights.1-abcd.part").write_text("half")
+    for _ in range(2):
+        with pytest.raises(InfrastructureError, match="free some space"):
+            full.upload("checkpoints/weights", source)
+        assert list(folder.iterdir()) == []
+    store.upload("checkpoints/weights", source)
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("weights", "whole")]
