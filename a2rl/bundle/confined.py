@@ -140,7 +140,7 @@ def is_text(path: Path) -> bool:
 
 
 def _run(work: Work, settings: Settings, on_progress: OnProgress) -> Done:
-    own = {"TMPDIR": str(work.scratch), "HOME": str(work.scratch), "HF_HOME": str(_hub(settings))}
+    own = {"TMPDIR": str(work.scratch), "HOME": str(work.scratch), "HF_HOME": str(_hub_home(settings))}
     command, environment = (
         tied_to_parent(module_command("a2rl.bundle.confined")),
         {**child_environment(settings), **own},
@@ -283,7 +283,8 @@ def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights
         prefix = Path(git_program()).resolve().parent.parent
         read |= {*readable_parts(prefix, settings), prefix / "libexec" / "git-core"}
     read |= {path.resolve() for pattern in ("*", "*/*") for path in settings.models.glob(pattern)}
-    read |= {settings.vllm_python.parent.parent, _hub(settings), work.bundle, work.published or work.bundle}
+    hub = _hub_home(settings) / "hub"  # the models; beside it is the reader's token
+    read |= {settings.vllm_python.parent.parent, hub, work.bundle, work.published or work.bundle}
     return landlock.AccessRights(
         read=tuple(read),
         write=(work.scratch, *([work.gpu_locks] if grades else ())),
@@ -294,7 +295,7 @@ def _rights(work: Work, settings: Settings, away: bool) -> landlock.AccessRights
     )
 
 
-def _hub(settings: Settings) -> Path:
+def _hub_home(settings: Settings) -> Path:
     home = Path(settings.environ.get("HOME") or "/root")
     return Path(settings.environ.get("HF_HOME") or home / ".cache" / "huggingface")
 

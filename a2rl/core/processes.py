@@ -98,6 +98,7 @@ def child_environment(settings: Settings) -> dict[str, str]:
         "GOMP_SPINCOUNT": OPENMP_SPIN_COUNT,
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_TOKEN_PATH": os.devnull,  # it is offline, and where it is confined, it could not even read the token
     }
     ours = {"PYTHONPATH": str(settings.root), "PYTHONUNBUFFERED": "1", "A2RL_ROOT": str(settings.root)}
     return {**settings.forwarded(FORWARDED_VARIABLES), **quiet, **ours}

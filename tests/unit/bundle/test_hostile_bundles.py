@@ -18,6 +18,8 @@ from a2rl.bundle.archive import MAX_BYTES, MAX_FILES, pack
 from a2rl.bundle.audit import DIFFERENT, FLAGGED, NOT_DONE, SOUND, UNSOUND, Audit, audit, graded_anew
 from a2rl.bundle.confined import Done, Work, audit_bundle
 from a2rl.core.errors import A2rlError, UsageError
+from a2rl.core.processes import child_environment
+from a2rl.core.settings import Settings
 from a2rl.judge.params import JudgeParams
 from a2rl.results.verify import CheckOutcome, Trust
 from a2rl.run.ledger import GENESIS, chain_hash
@@ -313,6 +315,45 @@ def test_the_audit_can_run_the_git_of_its_user(tmp_path: Path, repository: Path)
         check=False,
     )
     assert (done.stdout, done.stderr) == ("git of its user\n", "")
+
+
+HUB_CONFINED = """
+import sys
+from pathlib import Path
+from huggingface_hub import get_token
+from a2rl.bundle.confined import Work, _confine
+from a2rl.core.settings import Settings
+from a2rl.models.base_model import local_folder
+scratch, settings = Path(sys.argv[1]), Settings.load()
+work = Work(bundle=scratch, scratch=scratch, max_bytes=1, keys=frozenset(), published=None, gpu_locks=scratch)
+_confine(work, settings)
+print((local_folder("them/model", settings) / "config.json").read_text(), get_token())
+for name in ("token", "stored_tokens"):
+    try:
+        print((Path(settings.environ["HF_HOME"]) / name).read_text())
+    except PermissionError:
+        pass
+"""
+
+
+def test_the_audit_reads_models_of_the_hub_but_no_token(tmp_path: Path, settings: Settings, repository: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    model = tmp_path / "home" / "hub" / "models--them--model"
+    (model / "snapshots" / "abc").mkdir(parents=True)
+    (model / "snapshots" / "abc" / "config.json").write_text("a model")
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("abc")
+    for name in ("token", "stored_tokens"):
+        (tmp_path / "home" / name).write_text("hf_of_the_reader")
+    settings.environ["HF_HOME"] = str(tmp_path / "home")
+    done = subprocess.run(
+        [sys.executable, "-c", HUB_CONFINED, str(tmp_path / "scratch")],
+        env={**child_environment(settings), "PYTHONPATH": str(repository)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("a model None\n", "")
 
 
 @pytest.mark.heavy
