@@ -306,8 +306,11 @@ def mirrors_of(runs: Sequence[RunDir], tracker: Tracker, settings: Settings) -> 
     mlflow, ours = Mirror(tracker.sync, tracker.store.alive_at), {run.id for run in runs}
     mlflow.catch_up(run for run in left_behind(settings) if run.id not in ours)
     # Each of their attempts has a time limit, so they are waited for at the end as if they answered.
-    anchors = anchors_of(load_params(settings.root).anchor, settings.root)
-    return [mlflow, *(Mirror(each.update, time.monotonic, mark=each.note.mark) for each in anchors)]
+    anchors = [
+        Mirror(each.update, time.monotonic, mark=each.note.mark, every_s=each.every_s)
+        for each in anchors_of(load_params(settings.root).anchor, settings.root)
+    ]
+    return [mlflow, *anchors]
 
 
 def show_results(runs: Sequence[RunDir], tracker: Tracker) -> None:

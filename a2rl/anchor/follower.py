@@ -9,7 +9,6 @@ are in `published.jsonl` of the run. Every attempt has a time limit.
 import base64
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,47 +23,40 @@ from a2rl.core.errors import A2rlError, InfrastructureError
 from a2rl.core.event_log import EventLog
 from a2rl.core.retries import RetryableError, read_body
 from a2rl.run.directory import RunDir
-from a2rl.run.events import RunClosed
 
 FILE = "published.jsonl"
 MAX_TOKEN_BYTES = 1 << 20
 EVERY_S = 60.0
-"""The shortest time between two published heads of a run; the last one is always published."""
+"""The shortest time between two published heads of a run that goes on; the last one is published at once."""
 TIMEOUT_S = 20.0
 """How long one attempt to publish may take."""
 
 
 class Publisher:
-    """Publishes the heads of runs to a time-stamp service.
+    """Publishes the heads of runs to a time-stamp service."""
 
-    Args:
-        every_s: The shortest time between two heads of a run.
-    """
-
-    def __init__(self, url: str, every_s: float = EVERY_S) -> None:
-        self._url, self._every_s = url, every_s
-        self._published: dict[str, tuple[int, float]] = {}
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._published: dict[str, int] = {}
         self._problems: dict[str, str] = {}
         """What the last attempt for each run failed of."""
 
     def update(self, run: RunDir) -> None:
-        """Publishes the head of what is safe of a run's ledger, if that is due; raises the error of `publish`."""
+        """Publishes the head of what is safe of a run's ledger; raises the error of `publish`."""
         if (head := head_of(run)) is not None:
-            last = run.ledger.entries(after=head.seq - 1)
-            self.publish(run, head, bool(last) and isinstance(last[0].event, RunClosed))
+            self.publish(run, head)
 
-    def publish(self, run: RunDir, head: Head, is_last: bool) -> None:
-        """Publishes a head if that is due.
+    def publish(self, run: RunDir, head: Head) -> None:
+        """Publishes a head, unless it was published before.
 
         Raises:
             InfrastructureError: That failed; calling this again repeats it.
         """
-        seq, at = self._published.get(run.id, (0, 0.0))
-        if head.seq <= seq or not (is_last or time.monotonic() - at >= self._every_s):
+        if head.seq <= self._published.get(run.id, 0):
             return
         if problem := self._try(run, head):
             raise InfrastructureError(f"a head could not be published: {problem}")
-        self._published[run.id] = (head.seq, time.monotonic())
+        self._published[run.id] = head.seq
 
     def _try(self, run: RunDir, head: Head) -> str:
         log, receipt, problem = EventLog(run.root / FILE), "", ""
@@ -164,6 +156,8 @@ class Anchor(NamedTuple):
     update: Callable[[RunDir], object]
     """Brings a run up to date. It raises an A2rlError if that failed; calling it again repeats it."""
     note: BehindNote
+    every_s: float = 0.0
+    """The shortest time between two updates of a run that goes on."""
 
     def catch_up(self, run: RunDir) -> str:
         """Brings a run up to date, and notes whether that worked; it does not raise.
@@ -190,5 +184,5 @@ def anchors_of(params: AnchorParams, root: Path) -> list[Anchor]:
     if params.key:
         found.append(Anchor(partial(sign_heads, signer=Signer(root / params.key)), SIGNING_NOTE))
     if params.publish_timestamp:
-        found.append(Anchor(Publisher(params.publish_timestamp).update, PUBLISHING_NOTE))
+        found.append(Anchor(Publisher(params.publish_timestamp).update, PUBLISHING_NOTE, EVERY_S))
     return found

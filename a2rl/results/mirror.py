@@ -38,6 +38,7 @@ class Mirror:
         alive_at: Returns when MLflow last answered, by the monotonic clock.
         pause_s: The pauses after one failure, after two, and after more, in seconds.
         mark: Notes for a run what its mirror lacks; an empty text removes the note.
+        every_s: The shortest time from one sync of a followed run to the next.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class Mirror:
         alive_at: Callable[[], float] = lambda: 0.0,
         pause_s: tuple[float, ...] = PAUSE_S,
         mark: Callable[[RunDir, str], None] = MLFLOW_NOTE.mark,
+        every_s: float = 0.0,
     ) -> None:
         self._sync, self._alive_at, self._pause_s, self._mark = sync, alive_at, pause_s, mark
+        self._every_s = every_s
+        self._due_at: dict[str, float] = {}
         self._followed: dict[str, RunDir] = {}
         self._changed: dict[str, RunDir] = {}
         self._left_behind: list[RunDir] = []
@@ -104,7 +108,9 @@ class Mirror:
                     self._mark(run, problem)
                 self._current = None
                 self._failures = self._failures + 1 if problem else 0
-                if problem and not self._is_closing:
+                if not problem:
+                    self._due_at[run.id] = time.monotonic() + self._every_s
+                elif not self._is_closing:
                     self._changed.setdefault(run.id, run)
                     pause_s = self._pause_s[min(self._failures, len(self._pause_s)) - 1]
                     self._state.wait_for(lambda: self._is_closing, pause_s)
@@ -115,8 +121,8 @@ class Mirror:
         while True:
             self._look()
             with self._state:
-                if self._changed:
-                    self._current = self._changed.pop(next(iter(self._changed)))
+                if (due := next(filter(self._is_due, self._changed), None)) is not None:
+                    self._current = self._changed.pop(due)
                 elif self._left_behind and not self._is_closing:
                     self._current = self._left_behind.pop(0)
                 elif not self._is_closing:
@@ -132,6 +138,13 @@ class Mirror:
                     self._seen[run.id] = new[-1].seq
                     with self._state:
                         self._changed[run.id] = run
+                        if not self._is_due(run.id):
+                            self._mark(run, f"that is done every {self._every_s:.0f} s")
+
+    def _is_due(self, run_id: str) -> bool:
+        """Whether a changed run may be mirrored now: the last state of one that was left always may."""
+        is_followed = run_id in self._followed and not self._is_closing
+        return not is_followed or time.monotonic() >= self._due_at.get(run_id, 0.0)
 
     def _try(self, run: RunDir) -> str:
         """Mirrors a run; returns what went wrong, empty if nothing did."""

@@ -29,11 +29,11 @@ def test_a_service_that_is_down_and_recovers_is_noted_once_each(run: RunDir, mon
         return answer
 
     monkeypatch.setattr(follower, "time_stamp", time_stamp)
-    publisher = Publisher("http://localhost", 0.0)
+    publisher = Publisher("http://localhost")
     for _ in range(50):
         with pytest.raises(InfrastructureError, match="down"):
-            publisher.publish(run, HEAD, is_last=False)
-    publisher.publish(run, HEAD, is_last=True)
+            publisher.publish(run, HEAD)
+    publisher.publish(run, HEAD)
     rows = [json.loads(line) for line in (run.root / FILE).read_text().splitlines()]
     assert [(row["problem"], row["receipt"]) for row in rows] == [("down", ""), ("", "receipt")]
 
@@ -60,9 +60,33 @@ def test_a_service_that_is_down_keeps_no_run_from_being_signed(
     assert all("not published" in PUBLISHING_NOTE.read(run) for run in runs)
 
 
+def test_the_newest_head_is_published_or_there_is_a_note(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is stopped within a minute of the head before."""
+    heads: list[int] = []
+
+    def time_stamp(_: str, __: str, head: Head) -> str:
+        heads.append(head.seq)
+        return "receipt"
+
+    monkeypatch.setattr(follower, "time_stamp", time_stamp)
+    use_anchor(settings, publish_timestamp="http://localhost")
+    run = RunDir.create(settings.runs, spec())
+    run.ledger.append(RunInterrupted(stage="setup"))
+    mlflow, mirror = mirrors_of([run], Tracker(settings), settings)
+    mirror.follow(run)
+    wait_for(lambda: heads == [1])
+    run.ledger.append(RunInterrupted(stage="setup"))
+    wait_for(lambda: "not published" in PUBLISHING_NOTE.read(run))
+    assert heads == [1]
+    mirror.leave(run)
+    for each in (mlflow, mirror):
+        each.close()
+    assert (heads, PUBLISHING_NOTE.read(run)) == ([1, 2], "")
+
+
 def test_a_receipt_that_cannot_be_kept_is_a_problem(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with (run.root / FILE).open("wb") as log:
         log.truncate(MAX_BYTES - 10)
     monkeypatch.setattr(follower, "time_stamp", lambda *_: "receipt")
     with pytest.raises(InfrastructureError, match="is full"):
-        Publisher("http://localhost", 0.0).publish(run, HEAD, is_last=True)
+        Publisher("http://localhost").publish(run, HEAD)

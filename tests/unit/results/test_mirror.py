@@ -60,6 +60,19 @@ def test_what_a_store_gets_later_is_mirrored_when_it_has_it(run: RunDir, server:
     assert server.syncs == 1
 
 
+def test_a_run_that_changes_often_is_mirrored_from_time_to_time(run: RunDir, server: Server) -> None:
+    """Meanwhile it has the note, and nothing new is needed for the next time."""
+    mirror = Mirror(server.sync, every_s=0.5)
+    mirror.follow(run)
+    wait_for(lambda: server.syncs == 1)
+    run.ledger.append(RunInterrupted(stage="execute"))
+    wait_for(lambda: "done every" in MLFLOW_NOTE.read(run))
+    assert server.syncs == 1
+    wait_for(lambda: server.syncs == 2 and not MLFLOW_NOTE.read(run))
+    mirror.close()
+    assert server.syncs == 2
+
+
 def test_of_many_changes_only_the_newest_state_is_mirrored(run: RunDir, server: Server) -> None:
     server.hangs.clear()
     mirror = Mirror(server.sync)
