@@ -26,7 +26,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.futures import PrefectFuture
 from prefect.runtime import flow_run
 
-from a2rl.anchor.follower import anchors_of
+from a2rl.anchor.follower import anchors_of, signing_of
 from a2rl.cluster.holding import held
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs, shared_port
@@ -102,6 +102,7 @@ def benchmark_run(
     mirrors: Sequence[Mirror],
     cores: Collection[int],
     is_only: bool = True,
+    sign: Callable[[RunDir], object] | None = None,
 ) -> None:
     """Executes one benchmark run, from its spec to its report. Stages that are already done return their records.
 
@@ -111,6 +112,7 @@ def benchmark_run(
         mirrors: What follows the run: one copies it to MLflow, others anchor its ledger.
         cores: The processor cores that its processes may use, so that parallel runs do not slow each other down.
         is_only: Whether this process has no other run to do.
+        sign: Signs the end of the ledger before its last copy: one who takes the run over may come too late for that.
 
     Raises:
         UsageError: Another process works on the run, or its settings are wrong.
@@ -119,8 +121,9 @@ def benchmark_run(
         RunFailedError: The run has failed, and its records say so.
     """
     tenure = None
+    on_stored = partial(sign, run) if sign else None
     try:
-        with held(run, settings, end_soon if is_only else lambda: None) as tenure, on_cores(cores):
+        with held(run, settings, end_soon if is_only else lambda: None, on_stored=on_stored) as tenure, on_cores(cores):
             forget_failure(run)
             for each in mirrors:
                 each.follow(run)
@@ -284,6 +287,8 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     """
     tracker, slots = Tracker(settings), SimpleQueue[list[int]]()
     mirrors = mirrors_of(runs, tracker, settings)
+    signing = signing_of(load_params(settings.root).anchor, settings.root)
+    sign = signing.catch_up if signing else None
     shares = shares_of_cores(os.sched_getaffinity(0), concurrency)
     for cores in random.sample(shares, len(shares)):  # runs that are resumed one by one should not all have the first
         slots.put(cores)
@@ -291,7 +296,7 @@ def _run_side_by_side(runs: list[RunDir], concurrency: int, settings: Settings) 
     with stop_runs_on_exit():
         for run in runs:
             cores = slots.get()
-            futures[run.id] = benchmark_run.submit(run, settings, mirrors, cores, len(runs) == 1)
+            futures[run.id] = benchmark_run.submit(run, settings, mirrors, cores, len(runs) == 1, sign)
             futures[run.id].add_done_callback(partial(_give_back, slots, cores))
         outcomes: dict[str, object] = {key: future.result(raise_on_failure=False) for key, future in futures.items()}
     with ThreadPoolExecutor() as closing:  # all at once, so that none waits for another

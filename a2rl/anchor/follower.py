@@ -168,10 +168,19 @@ class Anchor(NamedTuple):
         problem = ""
         try:
             self.update(run)
-        except A2rlError as error:
+        except (A2rlError, OSError) as error:
             problem = str(error)
         self.note.mark(run, problem)
         return self.note.read(run)
+
+
+def signing_of(params: AnchorParams, root: Path) -> Anchor | None:
+    """Returns what signs the runs of a checkout; None if they are not signed.
+
+    Raises:
+        UsageError: The key cannot be used.
+    """
+    return Anchor(partial(sign_heads, signer=Signer(root / params.key)), SIGNING_NOTE) if params.key else None
 
 
 def anchors_of(params: AnchorParams, root: Path) -> list[Anchor]:
@@ -180,9 +189,7 @@ def anchors_of(params: AnchorParams, root: Path) -> list[Anchor]:
     Raises:
         UsageError: The key cannot be used.
     """
-    found = []
-    if params.key:
-        found.append(Anchor(partial(sign_heads, signer=Signer(root / params.key)), SIGNING_NOTE))
+    found = [signing] if (signing := signing_of(params, root)) else []
     if params.publish_timestamp:
         found.append(Anchor(Publisher(params.publish_timestamp).update, PUBLISHING_NOTE, EVERY_S))
     return found

@@ -112,7 +112,11 @@ class Tenure:
 
 @contextmanager
 def held(
-    run: RunDir, settings: Settings, on_lost: Callable[[], None] = lambda: None, cluster: Cluster | None = None
+    run: RunDir,
+    settings: Settings,
+    on_lost: Callable[[], None] = lambda: None,
+    cluster: Cluster | None = None,
+    on_stored: Callable[[], object] | None = None,
 ) -> Iterator[Tenure]:
     """Holds a run for this process. With a store, the run is first restored from it, if another machine was further.
 
@@ -122,6 +126,7 @@ def held(
         run: The run; with a store, its directory need not exist yet.
         on_lost: Called in another thread when the claim is lost, after that.
         cluster: What runs share, if not what the settings name.
+        on_stored: Called once the end of the run is safe in the store. What it adds to the run is copied, too.
 
     Raises:
         UsageError: Another process holds the run, or there is no such run.
@@ -144,7 +149,7 @@ def held(
     with locked(run):
         since = awake_and_asleep()
         claim = cluster.claims.take(new_run(spec), this_owner())
-        with _claimed(run, cluster, claim, on_lost, since) as lease:
+        with _claimed(run, cluster, claim, on_lost, on_stored, since) as lease:
             if not is_made_here(run, settings):  # a worker's checkout may have it only from the store
                 trust(run, settings)
             yield Tenure(lease)
@@ -161,7 +166,14 @@ def _require_not_copied(run: RunDir) -> None:
 
 
 @contextmanager
-def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], None], since: float) -> Iterator[Lease]:
+def _claimed(
+    run: RunDir,
+    cluster: Cluster,
+    claim: Claim,
+    on_lost: Callable[[], None],
+    on_stored: Callable[[], object] | None,
+    since: float,
+) -> Iterator[Lease]:
     """Restores, copies and renews while the caller works; at the end it says how far the run has come.
 
     Args:
@@ -183,6 +195,9 @@ def _claimed(run: RunDir, cluster: Cluster, claim: Claim, on_lost: Callable[[], 
             finally:
                 if not lease.is_lost:
                     replica.finish()
+                    if on_stored is not None:
+                        on_stored()
+                        replica.finish()
             if lease.is_lost:
                 raise lost(claim)
             outcome, done = outcome_of(run)

@@ -46,6 +46,8 @@ that takes over does not know what the agent has spent since then."""
 LAST_COPY_S, STOPPED_COPY_S = 900.0, 20.0
 """How long to try to copy the last state of a run; the second, if the user has stopped the run."""
 ACCOUNTS = "*account.db"
+SIGNATURES = "signatures.jsonl"
+"""Copied as soon as it grows: a machine that takes over could sign these entries only too late."""
 NOT_COPIED = frozenset({"owner.lock", "stored.json", "gpus.json", "refused.txt"})
 """Files of a run directory that belong to one machine."""
 CHECKPOINTS = "[0-9a-f]" * 16
@@ -109,7 +111,8 @@ class Replica:
     def look(self) -> None:
         """Copies what is new, if there is something, or if it is time to copy the clock."""
         now = time.monotonic()
-        if self._run.ledger.rows(after=self._valid.seq) or now - self._state_at >= STATE_EVERY_S:
+        is_new = self._run.ledger.rows(after=self._valid.seq) or self._has_new_signature()
+        if is_new or now - self._state_at >= STATE_EVERY_S:
             logs_are_due = now >= self._logs_due_at
             self.push(logs_are_due)
             self._state_at = now
@@ -225,6 +228,13 @@ class Replica:
             self._known[name] = (state, digest)
             return digest
         return ""
+
+    def _has_new_signature(self) -> bool:
+        with suppress(FileNotFoundError):
+            status = (self._run.root / SIGNATURES).stat()
+            known = self._known.get(SIGNATURES)
+            return known is None or known[0] != (status.st_mtime_ns, status.st_size)
+        return False
 
     def _copy_bytes(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from a2rl.agent_systems.definition import find_agent
+from a2rl.anchor.signatures import read_signatures
+from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.cluster.claims import Claim, ClaimLostError, ClaimTakenError, Lease, RunRow
 from a2rl.cluster.copies import read_manifest, read_spec, write_spec
 from a2rl.cluster.file_claims import FileClaims
@@ -33,6 +35,7 @@ from a2rl.run.owner import is_made_here
 from a2rl.validity.checks import RunEvidence
 from stages.setup import _Inputs, setup
 from tests.run_maker import FakePool, checkout, end_agent, submit_checkpoint
+from tests.signing_key import make_key
 from tests.small_model import trained_copy
 
 
@@ -208,6 +211,19 @@ def test_what_an_agent_has_spent_is_copied_with_its_clock(
     abandon(store, run)
     with held(RunDir(other.runs / run.id), other):
         assert (other.runs / run.id / "logs" / "llm.jsonl").read_text() == "$1\n$2\n"
+
+
+def test_a_signature_is_copied_as_soon_as_it_exists(run: RunDir, store: Cluster, other: Settings) -> None:
+    """After 15 minutes, no other machine could make up for it."""
+    make_key(other.root / "key")
+    replica, signer = copy_by_hand(run, store), Signer(other.root / "key")
+    replica.look()
+    sign_heads(run, signer)
+    replica.look()
+    abandon(store, run)
+    moved = RunDir(other.runs / run.id)
+    with held(moved, other):
+        assert [each.seq for each in read_signatures(moved.root)] == [len(moved.ledger.rows())]
 
 
 def test_a_stray_file_in_a_run_is_not_copied(run: RunDir, store: Cluster, other: Settings) -> None:

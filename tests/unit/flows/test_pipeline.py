@@ -4,16 +4,20 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from a2rl.anchor.signatures import read_signatures
+from a2rl.anchor.signing import Signer, sign_heads
 from a2rl.cli.results import state_of
 from a2rl.cluster import claims
 from a2rl.cluster.claims import ClaimLostError
 from a2rl.cluster.file_claims import FileClaims
+from a2rl.cluster.holding import held
 from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import InfrastructureError, InterruptedByUserError, RunFailedError, UsageError
@@ -21,6 +25,7 @@ from a2rl.core.processes import check_stop
 from a2rl.core.settings import Settings
 from a2rl.results.mirror import Mirror
 from a2rl.run.directory import RunDir
+from a2rl.run.events import RunInterrupted
 from a2rl.run.failure import forget_failure, refusal
 from a2rl.run.gpu_share import allocated_gpus
 from a2rl.run.records import STAGES
@@ -28,6 +33,7 @@ from flows import pipeline
 from flows.pipeline import benchmark_run, on_cores, shares_of_cores
 from tests.fake_gpus import FakeGpus
 from tests.run_maker import spec
+from tests.signing_key import make_key
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_run_that_is_resumed_alone_keeps_its_share(settings: Settings, monkeyp
         assert len(share.agent) == 2
     given: list[list[int]] = []
 
-    def submit(_: RunDir, __: Settings, ___: list[Mirror], cores: list[int], is_only: bool) -> SimpleNamespace:
+    def submit(_: RunDir, __: Settings, ___: list[Mirror], cores: list[int], *____: object) -> SimpleNamespace:
         given.append(cores)
         return SimpleNamespace(add_done_callback=lambda _: None, result=lambda **_: None)
 
@@ -188,6 +194,27 @@ def test_a_run_that_is_cancelled_or_lost_ends_alone(
             may_end.set()
         ends[1].result(60)
     assert sorted(follower) == [f"follow {lost.id}", f"follow {other.id}", f"leave {other.id}"]
+
+
+def test_the_copy_of_a_stopped_run_is_signed_to_its_end(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A machine that takes it over an hour later could not sign these entries any more."""
+    make_key(tmp_path / "key")
+    sign = partial(sign_heads, signer=Signer(tmp_path / "key"))
+    run, moved = RunDir.create(settings.runs, spec()), RunDir(tmp_path / "elsewhere" / "runs" / spec().run_id)
+    elsewhere = Settings(tmp_path / "elsewhere", {"A2RL_STORE": f"file://{tmp_path}/store"})
+    settings.environ.update(elsewhere.environ)
+
+    def stop(*_: object) -> None:
+        run.ledger.append(RunInterrupted(stage="setup"))
+        raise InterruptedByUserError("stopped by the user")
+
+    monkeypatch.setitem(pipeline.STAGE_TASKS, "setup", stop)
+    with pytest.raises(InterruptedByUserError):
+        benchmark_run.fn(run, settings, [], os.sched_getaffinity(0), sign=sign)
+    with held(moved, elsewhere):
+        assert [each.seq for each in read_signatures(moved.root)] == [len(moved.ledger.rows())] == [1]
 
 
 @pytest.mark.parametrize("has_store", [False, True])
