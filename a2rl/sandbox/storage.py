@@ -214,7 +214,8 @@ def _removed_maps(pid: int) -> Iterator[str]:
         for line in lines:
             place, _, _, _, _, *name = line.split(maxsplit=5)
             if name and name[0].rstrip().endswith(b" (deleted)") and not name[0].startswith(SHARED_MEMORY):
-                yield f"/proc/{pid}/map_files/{place.decode()}"
+                # Here, the kernel writes small addresses with zeros in front; there, it takes none.
+                yield f"/proc/{pid}/map_files/{'-'.join(f'{int(end, 16):x}' for end in place.split(b'-'))}"
 
 
 def remove_left_files(user: int, log: Path, place: Path = PLACE) -> None:

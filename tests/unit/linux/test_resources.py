@@ -199,6 +199,12 @@ if (shown := os.fork()) == 0:
 time.sleep(1)
 os.close(opened)
 """,
+    "a map at a low address": """
+LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+LIBC.mmap(0x100000, 4096, 1, 0x11, opened, 0)  # PROT_READ, MAP_SHARED and MAP_FIXED
+os.close(opened)
+shown = os.getpid()
+""",
 }
 
 
@@ -209,7 +215,7 @@ def test_a_removed_file_cannot_be_hidden(place: str, tmp_path: Path) -> None:
 import ctypes, os, shutil, subprocess, sys, threading, time
 from a2rl.sandbox.storage import removed_bytes
 LIBC = ctypes.CDLL(None)
-opened = os.open("large", os.O_WRONLY | os.O_CREAT)
+opened = os.open("large", os.O_RDWR | os.O_CREAT)
 os.write(opened, bytes(1 << 20))
 os.unlink("large")
 shown = None
