@@ -351,6 +351,15 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
     return value
 
 
+FIRST_THREAD_ENDS = """
+import ctypes, sys, threading, time
+opened = [open(name) for name in sys.argv[1:]]
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+"""A program that goes on in another thread; for the kernel, it is a zombie."""
+
+
 def alive(pid: int) -> bool:
     """Returns whether a process exists and is not a zombie."""
     try:

@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from a2rl.linux.cgroup import ControlGroup
-from a2rl.linux.process_tree import Process, all_processes, descendants, read_process, send_signal
+from a2rl.linux.process_tree import (
+    Process,
+    all_processes,
+    descendants,
+    is_alive,
+    living_thread,
+    read_process,
+    send_signal,
+)
 
 MARKER = "A2RL_MARKER"
 """An environment variable of the agent and all its descendants."""
@@ -158,7 +166,7 @@ def _orphans(trace: ProcessTrace, known: set[tuple[int, int]]) -> list[Process]:
     }
     while below := {each.pid for each in processes.values() if each.parent in found} - found:
         found |= below
-    return [processes[pid] for pid in found - ours if processes[pid].is_alive]
+    return [processes[pid] for pid in found - ours if is_alive(pid)]
 
 
 def _ancestors() -> set[int]:
@@ -175,7 +183,7 @@ def _has(pid: int, marker: str) -> bool:
     if not marker:
         return False
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123 - called for every process of the machine
+        with open(f"/proc/{living_thread(pid)}/environ", "rb") as file:  # noqa: PTH123 - called for every process of the machine
             return f"{MARKER}={marker}".encode() in file.read(MAX_ENVIRONMENT)
     except OSError:
         return False  # another user's process, or it has ended
@@ -183,7 +191,7 @@ def _has(pid: int, marker: str) -> bool:
 
 def _is_there(process: Process) -> bool:
     now = read_process(process.pid)
-    return now is not None and now.is_alive and now.started == process.started
+    return now is not None and is_alive(now.pid) and now.started == process.started
 
 
 def _boot() -> str:

@@ -64,8 +64,8 @@ class Process(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is not a zombie, and is not becoming one: giving back much memory takes long, and no program runs
-        meanwhile."""
+        """Whether its first thread is not a zombie, and is not becoming one: giving back much memory takes long, and no
+        program runs meanwhile. Other threads may go on without it: see `living_thread`."""
         return self.state not in {"Z", "X"} and not self.flags & _EXITING
 
 
@@ -108,9 +108,22 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process, or a thread, exists and is not ending."""
-    process = read_process(pid)
-    return process is not None and process.is_alive
+    """Whether a process exists and is not ending, though its first thread may have ended."""
+    return living_thread(pid) is not None
+
+
+def living_thread(pid: int) -> int | None:
+    """Returns a thread of a process that is not ending: `pid` itself if possible, and None if there is none.
+
+    Once the first thread has ended, /proc/<pid> has no command line, environment or open files; those of others do.
+    """
+    if (first := read_process(pid)) is None or first.is_alive:
+        return pid if first else None
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except OSError:
+        return None
+    return next((each for each in map(int, threads) if (found := read_process(each)) and found.is_alive), None)
 
 
 def all_processes() -> Iterator[Process]:
@@ -304,5 +317,5 @@ def reap_all_but(kept: int) -> None:
 def _survivors(group: ControlGroup | None) -> tuple[tuple[int, str], ...]:
     pids = {*descendants(os.getpid()), *(group.members() if group else ())}
     return tuple(
-        (each.pid, each.name) for pid in sorted(pids) if (each := read_process(pid)) is not None and each.is_alive
+        (each.pid, each.name) for pid in sorted(pids) if (each := read_process(pid)) is not None and is_alive(pid)
     )[:MAX_SURVIVORS]

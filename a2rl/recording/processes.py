@@ -17,7 +17,7 @@ from pathlib import Path
 
 from a2rl.core.event_log import EventLog
 from a2rl.core.printable import printable
-from a2rl.linux.process_tree import TICKS_PER_S, descendants, is_alive, read_process
+from a2rl.linux.process_tree import TICKS_PER_S, Process, descendants, living_thread, read_process
 
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARS = 64, 500
 MAX_COMMAND_BYTES = 1 << 16
@@ -57,11 +57,11 @@ class ProcessLog:
 
     def look(self, elapsed_s: float) -> None:
         """Notes what has started and ended since the last call; `elapsed_s` is the budget clock, in seconds."""
-        present = dict(self._present())
+        present = {(process.pid, process.started): (process, thread) for process, thread in self._present()}
         for key in [key for key in self._running if key not in present]:
             self._end(self._running.pop(key), elapsed_s)
-        for key, (parent, cpu_s) in present.items():
-            self._examine(key, parent, cpu_s, elapsed_s)
+        for process, thread in present.values():
+            self._examine(process, thread, elapsed_s)
 
     def close(self, elapsed_s: float) -> None:
         """Notes the end of all processes; call it when the agent has ended."""
@@ -69,17 +69,18 @@ class ProcessLog:
             self._end(seen, elapsed_s)
         self._running.clear()
 
-    def _present(self) -> Iterator[tuple[tuple[int, int], tuple[int, float]]]:
+    def _present(self) -> Iterator[tuple[Process, int]]:
+        """Yields each process with a thread of it that goes on: the first may have ended."""
         for place, pid in enumerate(descendants(self._supervisor)):
             if place >= MAX_PROCESSES:
                 self.note_full()
                 return
-            process = read_process(pid)
-            if process is not None and process.is_alive:
-                yield (pid, process.started), (process.parent, process.own_s)
+            process, thread = read_process(pid), living_thread(pid)
+            if process is not None and thread is not None:
+                yield process, thread
 
-    def _examine(self, key: tuple[int, int], parent: int, cpu_s: float, elapsed_s: float) -> None:
-        command = _command(key[0])
+    def _examine(self, process: Process, thread: int, elapsed_s: float) -> None:
+        key, command = (process.pid, process.started), _command(thread)
         if command is None:
             return
         seen = self._running.get(key)
@@ -89,13 +90,15 @@ class ProcessLog:
             elif self._lines >= MAX_LINES:
                 self.note_full()
                 return
-            seen = self._running[key] = _Seen(key[0], command)
+            seen = self._running[key] = _Seen(process.pid, command)
             self._lines += 1
-            age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - key[1] / TICKS_PER_S)
+            age_s = max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / TICKS_PER_S)
             started_s = round(max(0.0, elapsed_s - age_s), 1)
-            self._log.write(event="started", started_s=started_s, pid=key[0], parent=parent, command=command)
-        seen.cpu_s = cpu_s
-        self._note_files(seen)
+            self._log.write(
+                event="started", started_s=started_s, pid=process.pid, parent=process.parent, command=command
+            )
+        seen.cpu_s = process.own_s
+        self._note_files(seen, thread)
 
     def note_full(self) -> None:
         """Notes, once, that there are processes that are not recorded, or something else of the agent."""
@@ -103,14 +106,14 @@ class ProcessLog:
             self._is_full = True
             self._log.write(event=FULL)
 
-    def _note_files(self, seen: _Seen) -> None:
+    def _note_files(self, seen: _Seen, thread: int) -> None:
         try:
-            for path, is_written in _open_files(seen.pid, self._workspace):
+            for path, is_written in _open_files(thread, self._workspace):
                 files = seen.wrote if is_written else seen.read
                 if len(files) < MAX_FILES:
                     files.add(path)
         except PermissionError:  # an agent can hide what a program has open: by a program that nobody may read
-            if is_alive(seen.pid):
+            if living_thread(thread) == thread:
                 self.note_full()
 
     def _end(self, seen: _Seen, elapsed_s: float) -> None:
@@ -124,10 +127,10 @@ class ProcessLog:
         )
 
 
-def _command(pid: int) -> list[str] | None:
-    """Returns the command line; None if the process has ended or has none yet."""
+def _command(thread: int) -> list[str] | None:
+    """Returns the command line; None if the thread has ended or has none yet."""
     try:
-        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+        with Path(f"/proc/{thread}/cmdline").open("rb") as file:
             raw = file.read(MAX_COMMAND_BYTES)
     except OSError:
         return None
@@ -135,16 +138,16 @@ def _command(pid: int) -> list[str] | None:
     return [printable(word.decode("utf-8", "replace"), MAX_ARGUMENT_CHARS) for word in words] if raw else None
 
 
-def _open_files(pid: int, workspace: str) -> Iterable[tuple[str, bool]]:
+def _open_files(thread: int, workspace: str) -> Iterable[tuple[str, bool]]:
     """Yields the open files in the workspace, relative to it, and whether each is open for writing."""
-    folder, numbers = f"/proc/{pid}/fd", list[str]()
+    folder, numbers = f"/proc/{thread}/fd", list[str]()
     with suppress(FileNotFoundError, ProcessLookupError), os.scandir(folder) as files:
         numbers = [file.name for file in islice(files, MAX_OPEN)]
     for number in numbers:
         try:
             path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - text
             if path.startswith(f"{workspace}/"):
-                flags = Path(f"/proc/{pid}/fdinfo/{number}").read_text().split("flags:", 1)[1].split(None, 1)[0]
+                flags = Path(f"/proc/{thread}/fdinfo/{number}").read_text().split("flags:", 1)[1].split(None, 1)[0]
                 yield printable(path.removeprefix(f"{workspace}/"), MAX_ARGUMENT_CHARS), bool(int(flags, 8) & WRITES)
         except (OSError, ValueError, IndexError):
             continue

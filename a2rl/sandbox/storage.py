@@ -25,7 +25,7 @@ from typing import NamedTuple
 from a2rl.core.printable import printable
 from a2rl.core.secrets import scrub
 from a2rl.linux.landlock import LIBC
-from a2rl.linux.process_tree import is_alive
+from a2rl.linux.process_tree import living_thread
 from a2rl.linux.resources import free_space
 
 FULL = "the disk is full"
@@ -161,7 +161,7 @@ def removed_bytes(processes: Iterable[int]) -> Measured:
                     seen.add(key)
                     used += 512 * status.st_blocks
         except PermissionError:  # only root can look at a mapping; nobody without privileges at a task that ends
-            is_complete = is_complete and not is_alive(task)
+            is_complete = is_complete and living_thread(task) != task
     return Measured(used, is_complete)
 
 
@@ -173,7 +173,7 @@ def _tasks(pid: int) -> Iterator[tuple[int, bool]]:
     """
     with contextlib.suppress(OSError):
         tasks = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - names alone
-        is_first_alive = is_alive(pid)
+        is_first_alive = living_thread(pid) == pid
         for task in tasks:
             if task == pid or not is_first_alive:
                 yield task, True

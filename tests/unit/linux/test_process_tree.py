@@ -4,6 +4,8 @@ Each agent limits its own time and number of processes, because other programs u
 """
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,12 +18,12 @@ import pytest
 from a2rl.core.errors import InfrastructureError
 from a2rl.core.settings import Settings
 from a2rl.linux.cgroup import ControlGroup
-from a2rl.linux.orphans import end_orphans
+from a2rl.linux.orphans import MARKER, ProcessTrace, end_orphans, has_orphans
 from a2rl.linux.process_tree import children, descendants, read_process
 from a2rl.linux.resources import Resources
 from a2rl.sandbox.command import AgentCommand, AgentExit
 from a2rl.sandbox.process import AgentProcess
-from tests.run_maker import alive, kill, wait_for
+from tests.run_maker import FIRST_THREAD_ENDS, alive, kill, wait_for
 
 NAMED = """
 import ctypes, time
@@ -250,6 +252,19 @@ def test_a_users_own_shell_in_the_workspace_is_no_stray(start: Start, tmp_path: 
         for each in (shell, neighbour):
             each.kill()
             each.wait()
+
+
+def test_an_orphan_whose_first_thread_has_ended_is_ended(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    ProcessTrace.begin("a secret", None).write(trace)
+    with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS], env={MARKER: "a secret"}) as orphan:
+        try:
+            wait_for(lambda: (found := read_process(orphan.pid)) is not None and found.state == "Z")
+            assert has_orphans(trace)
+            assert end_orphans(trace) == ()
+            assert orphan.wait(10) == -signal.SIGKILL
+        finally:
+            orphan.kill()
 
 
 def test_without_a_trace_nothing_is_ended(tmp_path: Path) -> None:

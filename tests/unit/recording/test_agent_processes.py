@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from a2rl.core.event_log import EventLog
+from a2rl.linux.process_tree import read_process
 from a2rl.recording.processes import ProcessLog
-from tests.run_maker import wait_for
+from tests.run_maker import FIRST_THREAD_ENDS, wait_for
 
 CHILD = """
 import subprocess, sys
@@ -88,6 +89,23 @@ def test_a_process_is_recorded_with_its_command_files_and_times(
     ended = rows(log)[-1]
     assert (ended["pid"], ended["ended_s"]) == (started["pid"], 130.0)
     assert (ended["read"], ended["wrote"]) == (["data.txt"], ["out.bin"])
+
+
+def test_a_process_whose_first_thread_has_ended_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("x")
+    log = EventLog(tmp_path / "processes.jsonl")
+    processes = ProcessLog(log, os.getpid(), tmp_path)
+    command = [sys.executable, "-c", FIRST_THREAD_ENDS, "data.txt"]
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        try:
+            wait_for(lambda: (found := read_process(process.pid)) is not None and found.state == "Z")
+            processes.look(1.0)
+            processes.close(2.0)
+        finally:
+            process.kill()
+    started, ended = (row for row in rows(log) if row["pid"] == process.pid)
+    assert started["command"][-1] == "data.txt"
+    assert ended["read"] == ["data.txt"]
 
 
 def test_what_still_runs_is_ended_when_the_record_is_closed(
