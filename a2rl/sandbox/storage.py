@@ -64,8 +64,10 @@ class DiskWatch:
         """
         self._folders, self._limit, self._can_hide = list(folders), limit, can_hide
         self._free, self._free_files = free_space(Path(self._folders[0]))
-        self._most_files = self._free_files // 2
-        self._free_at_start, self._used_at_start = self._free, bytes_below(self._folders).used if limit else 0
+        earlier = bytes_below(self._folders) if limit else Measured(0, is_complete=True)
+        self._new_files = self._free_files // 2
+        self._most_files = earlier.files + self._new_files
+        self._free_at_start, self._used_at_start = self._free, earlier.used
         self._has_room, self._has_files = self._free > 2 * MIN_FREE_BYTES, self._free_files > 2 * MIN_FREE_FILES
         self._next = 0.0
 
@@ -78,14 +80,14 @@ class DiskWatch:
         if (self._has_room and free < MIN_FREE_BYTES) or (self._has_files and free_files < MIN_FREE_FILES):
             return FULL
         now = time.monotonic()
-        many = self._has_files and self._free_files - free_files > self._most_files // 8
+        many = self._has_files and self._free_files - free_files > self._new_files // 8
         if not self._limit or (now < self._next and self._free - free < self._limit // 8 and not many):
             return ""
         below, removed = bytes_below(self._folders), removed_bytes(processes)
         self._free, self._free_files = free, free_files
         self._next = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - now)
         if self._has_files and below.files > self._most_files:
-            return f"it has {below.files:,} files, more than half of what the disk had room for"
+            return f"it has {below.files:,} files, more than {self._most_files:,}"
         used = below.used + removed.used
         if not (below.is_complete and (removed.is_complete or not self._can_hide)):
             used = max(used, self._used_at_start + self._free_at_start - free)
