@@ -15,7 +15,6 @@ Standard library only: the supervisor imports this module.
 """
 
 import contextlib
-import math
 import os
 import resource
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,15 @@ PROCESSES = 4096
 """Processes and threads together."""
 GPU_NODES = ("nvidia", "dxg")
 """How the names of GPUs' device files begin; the second one is that of WSL, which opens all GPUs."""
-VARIABLES = ("A2RL_AGENT_MEMORY_GIB", "A2RL_AGENT_PROCESSES", "A2RL_AGENT_CORES", "A2RL_AGENT_DISK_GIB")
+VARIABLES = {
+    "A2RL_AGENT_MEMORY_GIB": GIB,
+    "A2RL_AGENT_PROCESSES": 1,
+    "A2RL_AGENT_CORES": 100,
+    "A2RL_AGENT_DISK_GIB": GIB,
+}
+"""The limits that a user can set, each with the number of its smallest parts: bytes, or a millisecond in 100."""
+MOST = 1 << 62
+"""More parts are no limit that the kernel takes, even with those in use added."""
 OOM_SCORE_AGENT = 1000
 OOM_SCORE_SUPERVISOR = -900
 """Values of oom_score_adj; see proc(5)."""
@@ -59,9 +66,9 @@ class Resources(NamedTuple):
             used: The bytes on that disk that the agent already has, from an earlier start, and may keep.
 
         Raises:
-            ValueError: A variable is not a number of at least 0.
+            ValueError: A variable is not a number that can be a limit.
         """
-        memory, processes, cores, disk = (_number(name, environ) for name in VARIABLES)
+        memory, processes, cores, disk = (_number(name, environ, parts) for name, parts in VARIABLES.items())
         return cls(
             memory=int(memory * GIB) if memory is not None else spare_memory(),
             processes=int(processes) if processes is not None else PROCESSES,
@@ -70,14 +77,14 @@ class Resources(NamedTuple):
         )
 
 
-def _number(name: str, environ: Mapping[str, str]) -> float | None:
+def _number(name: str, environ: Mapping[str, str], parts: int) -> float | None:
     """Returns what a variable says. A mistyped limit must not stand for none, nor for another one."""
     if not (text := environ.get(name, "")):
         return None
     with contextlib.suppress(ValueError):
-        if 0 <= (number := float(text)) < math.inf:
+        if (number := float(text)) == 0 or 1 <= number * parts <= MOST:
             return number
-    raise ValueError(f"{name}={text} is not a number of at least 0 (0: no limit)")
+    raise ValueError(f"{name}={text} is not a number that can be a limit (0: no limit)")
 
 
 def spare_memory() -> int:
@@ -87,7 +94,7 @@ def spare_memory() -> int:
     """
     from a2rl.core.cgroup_folders import memory_limits  # in bwrap, the launcher has only a2rl/linux and a2rl/sandbox
 
-    total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *memory_limits(), 1 << 62)
+    total = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *memory_limits(), MOST)
     return total - min(max(2 * GIB, total // 8), total // 4)
 
 

@@ -331,10 +331,18 @@ def test_the_limit_of_a_unit_or_a_job_counts(limited: str, tmp_path: Path, monke
     assert not ModelSize(800).lack_of_memory
 
 
-@pytest.mark.parametrize("text", ["no number", "8GB", "8,5", "-4", "inf", "nan"])
-def test_a_mistyped_limit_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ValueError, match=f"A2RL_AGENT_DISK_GIB={text} is not a number"):
-        Resources.of_machine(tmp_path, {"A2RL_AGENT_DISK_GIB": text})
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("DISK_GIB", text) for text in ("no number", "8GB", "8,5", "-4", "inf", "nan", "1e-10", "50000000000")),
+        ("PROCESSES", "0.5"),
+        ("PROCESSES", "1e19"),
+        ("CORES", "0.001"),
+    ],
+)
+def test_a_mistyped_limit_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"A2RL_AGENT_{name}={text} is not a number"):
+        Resources.of_machine(tmp_path, {f"A2RL_AGENT_{name}": text})
 
 
 def test_an_agent_that_goes_on_keeps_what_it_has_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
