@@ -10,8 +10,8 @@ further steps use the open file: if names or links change in the meantime, it is
 opens it has the file permissions of the agent's user (`act_as`).
 
 If the agent shares our file system, its paths mean the same as ours, except for /proc/self. If it has its own file
-system (bwrap, or a mount namespace), paths are resolved below its root with openat2(2), and the special links in /proc
-do not work.
+system (bwrap, or a mount namespace), paths are resolved below its root. In both, openat2(2) follows no special links of
+/proc: with our rights, they would lead to what any process has open, even to files without a name.
 Source: the manual's seccomp_unotify(2).
 """
 
@@ -35,7 +35,7 @@ _SETGROUPS, _SETFSUID, _SETFSGID = ({"x86_64": x, "aarch64": arm} for x, arm in 
 _CAP_SYS_PTRACE, _CAP_SYS_NICE = 1 << 19, 1 << 23
 MAX_PATH = 4096
 AT_FDCWD = -100
-_RESOLVE_IN_ROOT = 0x10
+_NO_MAGICLINKS, _RESOLVE_IN_ROOT = 0x02, 0x10
 _STANDARD = {b"in": 0, b"out": 1, b"err": 2}
 _OWN_LINK = re.compile(
     rb"(?:/proc/(?:self|thread-self)/(?:(?P<at>cwd|root)|fd/(?P<fd>\d+))|/dev/fd/(?P<dev>\d+)|/dev/std(?P<std>in|out|err))"
@@ -240,7 +240,11 @@ class AgentFiles:
             return self._open(_ITSELF.sub(b"/proc/%d" % call.thread, name), flags)
         start = b"/proc/%d/cwd" % call.thread if folder == AT_FDCWD else b"/proc/%d/fd/%d" % (call.thread, folder)
         if self._root is None:
-            return os.open(start + b"/" + name, flags)
+            here = os.open(start, _PLACE)
+            try:
+                return openat2(here, name, flags, _NO_MAGICLINKS)
+            finally:
+                os.close(here)
         return self._open(os.readlink(start) + b"/" + name, flags)  # noqa: PTH115
 
     def _through_a_link(self, call: Call, link: re.Match[bytes], follow: bool) -> int:
@@ -268,7 +272,7 @@ class AgentFiles:
         """Whether a file belongs to the agent.
 
         It does if it is in one of the agent's folders. It also does if it has no name, because it was removed or never
-        had one: then only processes that have it open can access it.
+        had one: then only processes that have it open can access it, and the caller can name only its own.
         """
         where, status = _where(opened), os.fstat(opened)
         if any(status.st_dev == device and _is_below(where, folder) for folder, device in self._own):
@@ -285,7 +289,7 @@ class AgentFiles:
     def _open(self, path: bytes, flags: int) -> int:
         """Opens an absolute path in the agent's file system."""
         if self._root is None:
-            return os.open(path, flags)
+            return openat2(AT_FDCWD, path, flags, _NO_MAGICLINKS)
         return openat2(self._root, path, flags, _RESOLVE_IN_ROOT)
 
 

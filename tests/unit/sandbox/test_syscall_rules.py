@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 from a2rl.linux import seccomp
 from a2rl.sandbox import syscall_rules as rules
 from a2rl.sandbox.broker import server
-from a2rl.sandbox.broker.caller import act_as
+from a2rl.sandbox.broker.caller import AT_FDCWD, AgentFiles, Call, act_as
 from a2rl.sandbox.broker.network import NetworkLog
 from a2rl.sandbox.broker.server import Broker
 from a2rl.sandbox.command import Confinement
@@ -201,6 +202,29 @@ def test_the_broker_has_only_the_rights_of_the_agents_user(tmp_path: Path) -> No
     os.waitpid(child, 0)
     assert met == ["refused"] * 3
     assert secret.read_text() == "secret"  # the other threads are not changed
+
+
+def test_special_links_lead_only_to_what_the_caller_has_open(tmp_path: Path) -> None:
+    """By others, with the broker's rights, it would reach removed files of all processes."""
+    files, call, link = AgentFiles([], []), Call(0, os.getpid(), 0, ()), tmp_path / "link"
+    files.see_as(os.getpid())
+    with TemporaryFile(dir=tmp_path) as file:
+        opened = files.named(call, AT_FDCWD, b"/proc/self/fd/%d" % file.fileno())
+        assert files.is_own(opened)
+        os.close(opened)
+        by_id = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        link.symlink_to(by_id)
+        place = os.open(f"/proc/{os.getpid()}/fd", os.O_PATH)
+        name = b"%d" % file.fileno()
+        for folder, path in (
+            (AT_FDCWD, by_id.encode()),
+            (AT_FDCWD, os.fsencode(link)),
+            (AT_FDCWD, b"/proc/self/fd/%d/%s" % (place, name)),
+            (place, name),
+        ):
+            with pytest.raises(OSError, match="Too many levels of symbolic links"):
+                files.named(call, folder, path)
+        os.close(place)
 
 
 def test_a_flood_of_connections_is_counted_and_not_stored(tmp_path: Path) -> None:
