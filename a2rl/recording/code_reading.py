@@ -7,16 +7,18 @@ conversions are used. Names and lines are those of the agent, so they are hostil
 import hashlib
 import os
 import re
+import resource
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.processes import tied_to_parent
 from a2rl.linux.untrusted_folder import printable_name
+from a2rl.recording import code_history
 from a2rl.recording.code_history import CODE, GitMissingError, git_environment, git_program, run_git
 
 MAX_FILE_BYTES = 400_000
@@ -26,7 +28,9 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 REVISION = re.compile(r"[0-9a-f]{40}")
 MAX_DIFF_BYTES = 256 << 10
 """What is read of one diff."""
-MAX_DIFF_MEMORY_BYTES = 2 << 30
+MAX_LIST_BYTES = (code_history.MAX_FILES + 1) * (4096 + 128)
+"""What is read of one list of files: more than one has that a2rl made, as no name there is longer than the system's."""
+MAX_MEMORY_BYTES = 2 << 30
 DIFF_TIMEOUT_S = 20.0
 """Not reached where git works: the limits on bytes come first, so a page is the same when it is drawn again."""
 LARGE_BYTES = 100_000
@@ -75,17 +79,27 @@ def changed_copies(repository: Path) -> list[str]:
     """Returns the printable names of copies beside `.git` that differ from the last commit, sorted.
 
     They are there for people to read. A history that was brought here from elsewhere has none.
+
+    Raises:
+        IntegrityError: The last commit has more files than are recorded.
     """
     here = {str(path.relative_to(repository)): _blob(path) for path in _copies(repository)}
     if not here:
-        return []  # and nothing is listed: of folders in one another, a small history of others can have billions
+        return []
     recorded = {each.path: each.blob for each in _files(repository, CODE)}
+    if len(recorded) > code_history.MAX_FILES:
+        raise IntegrityError("the last commit of code/ has more files than a2rl records")
     changed = (path for path in recorded.keys() | here.keys() if recorded.get(path) != here.get(path))
     return sorted(map(printable_name, changed))
 
 
 def _files(repository: Path, commit: str) -> Iterator[RecordedFile]:
-    for line in _git(repository, "ls-tree", "-r", "-l", "-z", commit).decode("utf-8", "surrogateescape").split("\0"):
+    """Yields the files of a state; of one that is not ours, not all of them."""
+    if not (repository / ".git").is_dir():
+        return
+    command = ("ls-tree", "-r", "-l", "-z", commit)
+    listed = _beginning(repository, command, MAX_LIST_BYTES, code_history.GIT_TIMEOUT_S)
+    for line in (listed or b"").decode("utf-8", "surrogateescape").split("\0"):
         about, _, path = line.partition("\t")
         fields = about.split()
         if len(fields) == 4 and fields[1] == "blob" and fields[3].isdigit():
@@ -129,32 +143,44 @@ def code_diff(repository: Path, before: str | None, after: str) -> CodeDiff | No
     names = (before or EMPTY_TREE, after)
     if not all(REVISION.fullmatch(name) for name in names) or not (repository / ".git").is_dir():
         return None
+    command = ("-c", f"core.bigFileThreshold={LARGE_BYTES}", "diff", *DIFF_OPTIONS, *names, "--")
+    data = _beginning(repository, command, MAX_DIFF_BYTES, DIFF_TIMEOUT_S, tied_to_parent)
+    if data is None:
+        return None
+    text = data[:MAX_DIFF_BYTES].decode("utf-8", "replace")
+    return CodeDiff(tuple(text.split("\n")[: -1 if text.endswith("\n") else None]), len(data) <= MAX_DIFF_BYTES)
+
+
+def _beginning(
+    repository: Path,
+    arguments: Sequence[str],
+    most: int,
+    timeout_s: float,
+    wrapped: Callable[[list[str]], list[str]] = list,
+) -> bytes | None:
+    """Returns what git prints, up to one byte more than `most`, and then ends it; None if git fails.
+
+    Its time and memory are limited: of folders in one another, a small history of others can have billions of files,
+    and some commands list all of them before they print any.
+    """
     environment = git_environment(repository / ".git")
     try:
-        large = ("-c", f"core.bigFileThreshold={LARGE_BYTES}")
-        command = [git_program(), "--no-replace-objects", *large, "diff", *DIFF_OPTIONS, *names, "--"]
-        # Git lists all files before it prints any, and a small history of others can have billions of them.
-        command = tied_to_parent(command, memory_bytes=MAX_DIFF_MEMORY_BYTES)
+        command = wrapped([git_program(), "--no-replace-objects", *arguments])
         with subprocess.Popen(
             command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         ) as process:  # fmt: skip
-            return _read_diff(process)
+            assert process.stdout is not None
+            timer = threading.Timer(timeout_s, process.kill)
+            timer.start()
+            try:
+                with suppress(OSError, ValueError):  # it has ended, or has a lower limit
+                    hard = resource.prlimit(process.pid, resource.RLIMIT_AS)[1]
+                    resource.prlimit(process.pid, resource.RLIMIT_AS, (MAX_MEMORY_BYTES, hard))
+                data = process.stdout.read(most + 1)
+                return data if len(data) > most or process.wait() == 0 else None
+            finally:
+                timer.cancel()
+                process.kill()
     except (OSError, subprocess.SubprocessError, GitMissingError):
         return None
-
-
-def _read_diff(process: "subprocess.Popen[bytes]") -> CodeDiff | None:
-    """Reads so much of the diff as is kept, and ends git if there is more."""
-    assert process.stdout is not None
-    timer = threading.Timer(DIFF_TIMEOUT_S, process.kill)
-    timer.start()
-    try:
-        data = process.stdout.read(MAX_DIFF_BYTES + 1)
-        if len(data) <= MAX_DIFF_BYTES and process.wait() != 0:
-            return None
-    finally:
-        timer.cancel()
-        process.kill()
-    text = data[:MAX_DIFF_BYTES].decode("utf-8", "replace")
-    return CodeDiff(tuple(text.split("\n")[: -1 if text.endswith("\n") else None]), len(data) <= MAX_DIFF_BYTES)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from a2rl.core.errors import InfrastructureError
+from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.locks import file_lock
 from a2rl.core.settings import Settings
 from a2rl.recording import code_history, code_reading
@@ -373,7 +373,7 @@ def _git(repository: Path, *arguments: str, given: str = "") -> str:
 def test_a_small_history_of_billions_of_files_fills_no_memory(
     repository_of_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_reading, "MAX_DIFF_MEMORY_BYTES", 256 << 20)
+    monkeypatch.setattr(code_reading, "MAX_MEMORY_BYTES", 256 << 20)
     repository_of_run.mkdir(parents=True)
     _git(repository_of_run, "init", "--quiet", "--template=", "--initial-branch=main")
     found, kind = _git(repository_of_run, "hash-object", "-w", "--stdin", given="x"), "100644 blob"
@@ -384,6 +384,9 @@ def test_a_small_history_of_billions_of_files_fills_no_memory(
     _git(repository_of_run, "update-ref", "refs/heads/main", commit)
     assert changed_copies(repository_of_run) == []
     assert code_diff(repository_of_run, None, commit) is None
+    (repository_of_run / "train.py").write_text("1")
+    with pytest.raises(IntegrityError, match="more files than a2rl records"):
+        changed_copies(repository_of_run)
 
 
 @pytest.mark.parametrize(
