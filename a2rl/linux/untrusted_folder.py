@@ -152,6 +152,8 @@ class Entry(NamedTuple):
     """The apparent size in bytes; a sparse file occupies less."""
     changed_ns: int
     id: FileId
+    touched_ns: int
+    """When the kernel last saw a change of any kind; unlike `changed_ns`, no process can choose it."""
 
     @property
     def is_file(self) -> bool:
@@ -377,7 +379,7 @@ def _entries(path: str, entry: "os.DirEntry[str]") -> Iterator[Entry]:
     with suppress(OSError):  # it was removed in the meantime
         status = entry.stat(follow_symlinks=False)
         names = status.st_nlink if stat.S_ISREG(status.st_mode) else 0
-        yield Entry(path, names, status.st_size, status.st_mtime_ns, file_id(status))
+        yield Entry(path, names, status.st_size, status.st_mtime_ns, file_id(status), status.st_ctime_ns)
 
 
 def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

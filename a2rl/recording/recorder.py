@@ -168,7 +168,7 @@ class Recorder:
         with suppress(FileNotFoundError), UntrustedFolder.at(self._run.workspace) as workspace:
             with workspace.open(FILE) as file:
                 status = os.fstat(file.fileno())
-            state = FileState(status.st_size, status.st_mtime_ns)
+            state = FileState(status.st_size, status.st_ctime_ns)
             if state != self._training:
                 _copy_scrubbed(workspace, FILE, self._run.training_log, MAX_BYTES)
                 self._training = state

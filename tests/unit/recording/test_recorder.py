@@ -60,6 +60,17 @@ def test_each_state_of_the_code_that_is_seen_is_a_commit(at_work: RunDir, record
     assert commits(at_work) == 2
 
 
+def test_a_time_that_an_agent_sets_hides_no_change(at_work: RunDir, recorder: Recorder) -> None:
+    train, notes = at_work.workspace / "code/train.py", at_work.workspace / FILE
+    for text in ("1", "2"):
+        for file in (train, notes):
+            file.write_text(text)
+            os.utime(file, (1, 1))
+        recorder.look()
+    assert commits(at_work) == 2
+    assert at_work.training_log.read_text() == "2"
+
+
 def test_code_that_is_recorded_no_more_is_noted(
     at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
