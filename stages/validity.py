@@ -18,14 +18,15 @@ from a2rl.validity.conduct import (
     survivors,
     teachers,
     ungraded,
+    unrecorded,
     untouched_base,
 )
 from a2rl.validity.halves import halves_agree
 from a2rl.validity.record import STAGE, ValidityRecord, decide, reveal_draw
 
 READING: tuple[CheckFunction, ...] = (
-    confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, teachers, hosts,
-    halves_agree,
+    confinement, survivors, ungraded, cut_short, untouched_base, code, leaked_keys, full_records, unrecorded, teachers,
+    hosts, halves_agree,
     length_gaming, provenance, tries, text_hits,
 )  # fmt: skip
 """The checks of a run that read what is there, the cheap ones first. They are made in a process of their own."""

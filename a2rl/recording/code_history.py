@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -24,7 +24,7 @@ from a2rl.core.locks import file_lock
 from a2rl.core.printable import printable
 from a2rl.core.processes import KILLED
 from a2rl.core.secrets import scrub, scrub_file
-from a2rl.linux.untrusted_folder import Entry, Limits, UntrustedFolder
+from a2rl.linux.untrusted_folder import Entry, FileChangedError, Limits, UntrustedFolder
 from a2rl.sandbox.storage import bytes_below
 
 MAX_FILE_BYTES = 1 << 20
@@ -38,6 +38,8 @@ BINARY_BYTES = 4096
 LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
 LOCK_TIMEOUT_S = 60.0
 MAX_MESSAGE_CHARS = 300
+Missed = Callable[[str], object]
+"""Is called with the paths, in the code folder, of what should be recorded and is not."""
 GIT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 600
 """A check reads every object, which takes a slow disk long; it is not part of a run."""
 CODE, SEEN = "refs/heads/main", "refs/a2rl/seen"
@@ -103,26 +105,36 @@ def git_environment(git: Path) -> dict[str, str]:
     return {**ENVIRONMENT, "HOME": str(git), "GIT_DIR": str(git)}
 
 
-def code_state(code: Path) -> tuple[Entry, ...]:
+def code_state(code: Path, on_missed: Missed = lambda path: None) -> tuple[Entry, ...]:
     """Returns the names, sizes and times of the code files. Comparing them shows cheaply whether a snapshot is needed.
+
+    Args:
+        on_missed: Called for what is beyond a limit or cannot be read.
 
     Raises:
         OSError: The agent has replaced its code folder by something that we do not open, such as a link.
     """
     try:
         with _opened(code) as folder:
-            return tuple(_files(folder))
+            return tuple(_files(folder, on_missed))
     except FileNotFoundError:
         return ()
 
 
-def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float = LOCK_TIMEOUT_S) -> str | None:
+def snapshot_code(
+    code: Path,
+    repository: Path,
+    message: str,
+    timeout_s: float = LOCK_TIMEOUT_S,
+    on_missed: Missed = lambda path: None,
+) -> str | None:
     """Commits the present state of the code; returns the commit, or None if there is no code that can be read, or no
     room for it in the history.
 
     Args:
         repository: The folder of the git repository; it is created if necessary.
         timeout_s: How long to wait for another process that makes a snapshot at the same time.
+        on_missed: As for `code_state`; not called for what is left out because of its kind.
 
     Raises:
         InfrastructureError: Git is missing or failed, the disk is full, or the other process takes too long.
@@ -130,7 +142,7 @@ def snapshot_code(code: Path, repository: Path, message: str, timeout_s: float =
     lock, meanwhile = repository.with_name(".code.lock"), "the history of the agent's code is locked"
     try:
         with file_lock(lock, meanwhile, timeout_s, heeds_stop=False):
-            copied = [] if is_full(repository) else _copy(code, repository)
+            copied = [] if is_full(repository) else _copy(code, repository, on_missed)
             return _commit(copied, repository, message) if copied else None
     except OSError as error:
         raise machine_failure("record the agent's code", error) from error
@@ -199,14 +211,15 @@ def _opened(code: Path) -> UntrustedFolder:
         return workspace.folder(code.name)
 
 
-def _files(code: UntrustedFolder) -> list[Entry]:
+def _files(code: UntrustedFolder, on_missed: Missed) -> list[Entry]:
     """Returns the files to record, breadth first, up to the limits on their number and size."""
     chosen: list[Entry] = []
     total = 0
-    for entry in code.walk("", LIMITS, skip=NOT_CODE):
+    for entry in code.walk("", LIMITS, NOT_CODE, on_missed):
         if entry.is_file and entry.size <= MAX_FILE_BYTES and not any(map(_is_git_name, entry.path.split("/"))):
             total += entry.size
             if len(chosen) == MAX_FILES or total > MAX_BYTES:
+                on_missed(entry.path)
                 break
             chosen.append(entry)
     return chosen
@@ -218,18 +231,18 @@ def _is_git_name(name: str) -> bool:
     return bool(re.match(r"(\.git|git~\d+)[ .]*($|:|\\)", seen)) or "\\.git" in seen
 
 
-def _copy(code: Path, repository: Path) -> list[str]:
+def _copy(code: Path, repository: Path, on_missed: Missed) -> list[str]:
     """Replaces our copies of the previous state by copies of the present one; returns their names."""
     try:
         with _opened(code) as folder:
-            if not (files := _files(folder)):
+            if not (files := _files(folder, on_missed)):
                 return []
             repository.mkdir(exist_ok=True)
             for old in repository.iterdir():
                 if old.name != ".git":
                     shutil.rmtree(old) if old.is_dir() else old.unlink()
             names = _names([entry.path for entry in files])
-            return [name for path, name in names.items() if _copy_file(folder, path, repository / name)]
+            return [name for path, name in names.items() if _copy_file(folder, path, repository / name, on_missed)]
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise
@@ -254,7 +267,7 @@ def _names(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
+def _copy_file(code: UntrustedFolder, path: str, target: Path, on_missed: Missed) -> bool:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         code.copy(path, target, MAX_FILE_BYTES)
@@ -269,7 +282,9 @@ def _copy_file(code: UntrustedFolder, path: str, target: Path) -> bool:
             raise
         with suppress(OSError):  # its path may be longer than any that the system takes
             target.unlink(missing_ok=True)
-        return False  # it was removed or replaced in the meantime, because the agent continues to work
+        if not isinstance(error, FileNotFoundError | FileChangedError):
+            on_missed(path)
+        return False  # it may have been removed or replaced in the meantime, because the agent continues to work
     return True
 
 

@@ -9,7 +9,7 @@ a process is seen to end at the next pass, and files are known only if they were
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,7 +27,7 @@ FULL = "full"
 """The event that says that processes are not recorded, or not with their files, or later code is not."""
 MAX_LINES = 100_000
 """Processes of an attempt that are recorded: more than an agent starts that looks once a second, for a day."""
-MAX_OPEN, MAX_FILES = 128, 60
+MAX_OPEN, MAX_FILES = 1024, 60
 """Open files that are examined in a pass, and files that are recorded, for each process."""
 WRITES = os.O_WRONLY | os.O_RDWR
 
@@ -48,10 +48,14 @@ class ProcessLog:
 
     Args:
         workspace: The agent's folder; only files in it are recorded.
+        on_cut: Called, with the reason, when not all files of a process are recorded. An honest program may open many,
+            so this does not make the record a full one.
     """
 
-    def __init__(self, log: EventLog, supervisor: int, workspace: Path) -> None:
-        self._log, self._supervisor, self._workspace = log, supervisor, str(workspace)
+    def __init__(
+        self, log: EventLog, supervisor: int, workspace: Path, on_cut: Callable[[str], object] = lambda what: None
+    ) -> None:
+        self._log, self._supervisor, self._workspace, self._on_cut = log, supervisor, str(workspace), on_cut
         self._running: dict[tuple[int, int], _Seen] = {}
         self._lines, self._is_full = 0, False
 
@@ -108,10 +112,15 @@ class ProcessLog:
 
     def _note_files(self, seen: _Seen, thread: int) -> None:
         try:
-            for path, is_written in _open_files(thread, self._workspace):
+            numbers = _open_numbers(thread)
+            for path, is_written in _open_files(thread, numbers[:MAX_OPEN], self._workspace):
                 files = seen.wrote if is_written else seen.read
                 if len(files) < MAX_FILES:
                     files.add(path)
+                elif path not in files:
+                    self._on_cut(f"process {seen.pid} has opened more than {MAX_FILES} files")
+            if len(numbers) > MAX_OPEN:
+                self._on_cut(f"process {seen.pid} has more than {MAX_OPEN} files open")
         except PermissionError:  # an agent can hide what a program has open: by a program that nobody may read
             if living_thread(thread) == thread:
                 self.note_full()
@@ -138,14 +147,18 @@ def _command(thread: int) -> list[str] | None:
     return [printable(word.decode("utf-8", "replace"), MAX_ARGUMENT_CHARS) for word in words] if raw else None
 
 
-def _open_files(thread: int, workspace: str) -> Iterable[tuple[str, bool]]:
+def _open_numbers(thread: int) -> list[str]:
+    """Returns the numbers of what is open, with one more than are examined if there are more."""
+    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{thread}/fd") as files:
+        return [file.name for file in islice(files, MAX_OPEN + 1)]
+    return []
+
+
+def _open_files(thread: int, numbers: Iterable[str], workspace: str) -> Iterator[tuple[str, bool]]:
     """Yields the open files in the workspace, relative to it, and whether each is open for writing."""
-    folder, numbers = f"/proc/{thread}/fd", list[str]()
-    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(folder) as files:
-        numbers = [file.name for file in islice(files, MAX_OPEN)]
     for number in numbers:
         try:
-            path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - text
+            path = os.readlink(f"/proc/{thread}/fd/{number}")  # noqa: PTH115 - text
             if path.startswith(f"{workspace}/"):
                 flags = Path(f"/proc/{thread}/fdinfo/{number}").read_text().split("flags:", 1)[1].split(None, 1)[0]
                 yield printable(path.removeprefix(f"{workspace}/"), MAX_ARGUMENT_CHARS), bool(int(flags, 8) & WRITES)

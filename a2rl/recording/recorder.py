@@ -81,12 +81,15 @@ class Recorder:
         self._troubles = EventLog(run.logs / "recorder.jsonl", MAX_TROUBLE_BYTES)
         self._trouble: dict[str, str] = {}
         """The last failure of each part that was logged; parts that work have none."""
+        self._cut = set[str]()
+        """The parts of which it was logged that they are not whole."""
         self._supervisor: psutil.Process | None = None
         with suppress(psutil.Error):  # it has ended
             self._supervisor = psutil.Process(supervisor)
         self._output = EventLog(run.logs / "output.jsonl")
         self._telemetry = EventLog(run.logs / "telemetry.jsonl")
-        self._processes = ProcessLog(EventLog(run.logs / "processes.jsonl"), supervisor, run.workspace)
+        log = EventLog(run.logs / "processes.jsonl")
+        self._processes = ProcessLog(log, supervisor, run.workspace, lambda what: self._note_cut("processes", what))
         self._code: object = None
         self._files: dict[str, FileState] = {}
         self._training: FileState | None = None
@@ -145,14 +148,23 @@ class Recorder:
         else:
             self._trouble.pop(name, None)
 
+    def _note_cut(self, part: str, what: str) -> None:
+        """Logs, once for each part, that it is not recorded as a whole."""
+        if part not in self._cut:
+            self._troubles.write(part=part, trouble=f"not all is recorded: {what}"[:MAX_TROUBLE_CHARS])
+            self._cut.add(part)
+
     def _look_at_code(self) -> None:
-        state = code_state(self._run.workspace / "code")
+        code, missed = self._run.workspace / "code", list[str]()
+        state = code_state(code, missed.append)
         if state != self._code:
             after = f"after {self._run.clock.elapsed_s():.0f} s"
-            commit = snapshot_code(self._run.workspace / "code", self._run.code, after, LOCK_TIMEOUT_S)
+            commit = snapshot_code(code, self._run.code, after, LOCK_TIMEOUT_S, missed.append)
             if commit is None and is_full(self._run.code):
                 self._processes.note_full()
             self._code = state
+        if missed:
+            self._note_cut("code", f"it has more than that, such as code/{printable_name(missed[0])}")
 
     def _look_at_output(self) -> None:
         found, elapsed_s = _output_of(self._run.workspace), round(self._run.clock.elapsed_s(), 1)

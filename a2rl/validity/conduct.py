@@ -119,6 +119,14 @@ def full_records(evidence: RunEvidence) -> Iterator[Finding]:
         yield Finding.of("full-record", "flag", text, *places)
 
 
+def unrecorded(evidence: RunEvidence) -> Iterator[Finding]:
+    """Notes that something could not be recorded: an honest agent may have too many files, but code may hide there."""
+    log = evidence.run.logs / "recorder.jsonl"
+    if log.is_file() and log.stat().st_size:
+        place = Evidence(what="what could not be recorded, and why", file=str(log.relative_to(evidence.run.root)))
+        yield Finding.of("unrecorded", "note", "Not all that the agent did could be recorded.", place)
+
+
 def leaked_keys(evidence: RunEvidence) -> Iterator[Finding]:
     """Flags a run whose agent wrote a key; a2rl has removed it, and leaves a mark where it stood."""
     marks = chain.from_iterable(_marks(path, evidence.run.root) for path in _kept(evidence))

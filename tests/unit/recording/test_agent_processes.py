@@ -123,6 +123,23 @@ def test_what_still_runs_is_ended_when_the_record_is_closed(
     assert [row["event"] for row in rows(log)][-1] == "ended"
 
 
+@pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_OPEN"])
+def test_files_that_are_not_recorded_are_told(
+    tmp_path: Path, supervisor: "subprocess.Popen[str]", monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"a2rl.recording.processes.{limit}", 0)
+    told: list[str] = []
+    processes = ProcessLog(EventLog(tmp_path / "processes.jsonl"), supervisor.pid, tmp_path, told.append)
+
+    def is_told() -> bool:
+        processes.look(1.0)
+        return bool(told)
+
+    wait_for(is_told)
+    assert "more than 0 files" in told[0]
+    assert "full" not in [row["event"] for row in rows(processes._log)]
+
+
 def test_a_supervisor_that_has_ended_has_no_processes(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "processes.jsonl")
     processes = ProcessLog(log, 2**22 + os.getpid(), tmp_path)

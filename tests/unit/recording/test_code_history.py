@@ -155,8 +155,10 @@ def test_the_users_git_configuration_has_no_say(
 def test_a_flood_of_files_is_cut_off(code: Path, repository_of_run: Path) -> None:
     for number in range(MAX_FILES + 50):
         (code / f"{number:05}.py").write_text("")
-    snapshot_code(code, repository_of_run, "1")
+    missed: list[str] = []
+    snapshot_code(code, repository_of_run, "1", on_missed=missed.append)
     assert len(committed(repository_of_run)) == MAX_FILES
+    assert missed == [f"{MAX_FILES:05}.py"]
 
 
 @pytest.mark.parametrize("left", ["lock", "half-made repository"])
@@ -255,7 +257,9 @@ def test_a_path_that_is_too_long_leaves_out_only_its_file(code: Path, repository
         here = below
     os.close(os.open("e" * 60 + ".py", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.close(here)
-    assert snapshot_code(code, repository_of_run, "state") is not None
+    missed: list[str] = []
+    assert snapshot_code(code, repository_of_run, "state", on_missed=missed.append) is not None
+    assert len(missed) == 1
     assert (repository_of_run / "train.py").read_text() == "print()"
 
 

@@ -323,6 +323,18 @@ def test_what_could_not_be_recorded_is_written_down_once(at_work: RunDir, record
     assert [line["part"] for line in lines(at_work.logs / "recorder.jsonl")] == ["code", "output"]
 
 
+def test_code_beyond_the_limits_is_written_down_once(
+    at_work: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("a2rl.recording.code_history.MAX_FILES", 2)
+    for number in range(5):
+        (at_work.workspace / f"code/{number}.py").write_text(f"{number}")
+        recorder.look()
+    [line] = lines(at_work.logs / "recorder.jsonl")
+    assert line["part"] == "code"
+    assert str(line["trouble"]).endswith("such as code/2.py")
+
+
 def test_a_supervisor_that_has_ended_is_no_error(at_work: RunDir) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass

@@ -36,6 +36,7 @@ from a2rl.validity.conduct import (
     survivors,
     teachers,
     ungraded,
+    unrecorded,
     untouched_base,
 )
 from a2rl.validity.halves import halves_agree
@@ -213,6 +214,12 @@ def test_more_processes_than_are_recorded_are_flagged(finished: Finished) -> Non
     assert found(finished, full_records) == []
     log.write_text(json.dumps(row) + "\n" + json.dumps({"event": "full"}) + "\n")
     assert found(finished, full_records) == [("full-record", "flag")]
+
+
+def test_what_could_not_be_recorded_is_noted(finished: Finished) -> None:
+    assert found(finished, unrecorded) == []
+    (finished.run.logs / "recorder.jsonl").write_text('{"part": "code", "trouble": "x"}\n')
+    assert found(finished, unrecorded) == [("unrecorded", "note")]
 
 
 def test_llms_besides_the_driver_are_noted(finished: Finished) -> None:
