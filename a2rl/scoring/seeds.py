@@ -10,7 +10,8 @@ would ignore the first (95% intervals then cover 58 to 84%).
 """
 
 from collections.abc import Mapping, Sequence
-from math import comb, sqrt
+from math import comb, hypot, sqrt
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from a2rl.scoring.means import Interval, student_quantile, student_tail
@@ -50,6 +51,24 @@ def mean_gain(table: Table) -> Improvement:
     reach = sqrt(_quantile(sample.size - 1) ** 2 * items + _quantile(len(gains) - 1) ** 2 * _runs_component(gains))
     low, high = min(mean, middle - reach), max(mean, middle + reach)
     return Improvement(100 * mean, Interval(100 * max(-1.0, low), 100 * min(1.0, high)))
+
+
+def interval_over_runs(gains: Sequence[float], intervals: Sequence[Sequence[Interval]]) -> Interval:
+    """Returns the interval of the mean gain in points of runs whose items cannot be combined in one table.
+
+    It is no narrower than the runs' own intervals make it: a few runs can have the same gain by chance. Errors on the
+    same items are in the same direction; those on different ones partly cancel.
+
+    Args:
+        gains: One for each run.
+        intervals: Those of the runs that have one; those on the same items together.
+    """
+    if len(gains) < 2:
+        return Interval(-100.0, 100.0)
+    between = _quantile(len(gains) - 1) * stdev(gains) / sqrt(len(gains))
+    within = hypot(*(sum(ci.high - ci.low for ci in same) / 2 for same in intervals)) / len(gains)
+    mean, reach = fmean(gains), max(between, within)
+    return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 
 def _as_array(table: Table) -> "Array":

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from math import isfinite, sqrt
-from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 from a2rl.core.errors import UsageError
@@ -19,8 +18,16 @@ from a2rl.results.suite.run_summary import RunSummary
 from a2rl.run.budget import format_duration
 from a2rl.run.records import RunVerdict, sum_known
 from a2rl.sampling.generation import Generation
-from a2rl.scoring.means import Interval, student_quantile
-from a2rl.scoring.seeds import Comparison, compare_agents, expected_best, holm, interquartile_mean, mean_gain
+from a2rl.scoring.means import Interval
+from a2rl.scoring.seeds import (
+    Comparison,
+    compare_agents,
+    expected_best,
+    holm,
+    interquartile_mean,
+    interval_over_runs,
+    mean_gain,
+)
 
 NOT_COMPARED = ("agent", "seed", "seed_file", "source", "grading_port")
 """Settings that do not distinguish stacks."""
@@ -231,21 +238,12 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
     elif not graded:
         ci = Interval(0.0, 0.0)  # a run without a result counts as zero
     else:  # only the differences between runs are known, and the intervals of each
-        ci = _interval_over_runs(runs, same_items)
+        of_items: dict[str, list[Interval]] = {}
+        for run in runs:
+            if run.ci is not None:
+                of_items.setdefault(run.items_digest, []).append(run.ci)
+        ci = interval_over_runs([run.gain for run in runs], list(of_items.values()))
     return Cell(stack, task, tuple(runs), gain, ci, table, is_chosen)
-
-
-def _interval_over_runs(runs: Sequence[RunSummary], same_items: bool) -> Interval:
-    """Returns the interval of the mean. It is no narrower than the runs' own intervals make it: a few runs can have the
-    same gain by chance. Errors on the same items are in the same direction; those on different ones partly cancel."""
-    gains, known = [run.gain for run in runs], [run.ci for run in runs if run.ci is not None]
-    if len(gains) < 2:
-        return Interval(-100.0, 100.0)
-    between = student_quantile(0.025, len(gains) - 1) * sqrt(variance(gains) / len(gains))
-    halves = [(ci.high - ci.low) / 2 for ci in known]
-    within = (sum(halves) if same_items else sqrt(sum(half**2 for half in halves))) / len(gains)
-    mean, reach = fmean(gains), max(between, within)
-    return Interval(max(-100.0, mean - reach), min(100.0, mean + reach))
 
 
 def _reversals(variant: str, cells: Sequence[Cell]) -> Iterator[Reversal]:

@@ -88,6 +88,15 @@ def test_runs_on_other_items_with_equal_gains_are_not_certain(tmp_path: Path) ->
     assert cell.ci.high - cell.ci.low > (one.ci.high - one.ci.low) / 2
 
 
+def test_one_run_on_other_items_makes_no_mean_surer(tmp_path: Path) -> None:
+    known = summary_of(simulate_run(checkout(tmp_path), 1))
+    assert known.ci is not None
+    same = [known.model_copy(update={"run_id": str(number), "items_digest": "draw 1"}) for number in range(10)]
+    other = known.model_copy(update={"items_digest": "draw 2"})
+    [cell] = boards([*same, other])[0].cells
+    assert cell.ci.high - cell.ci.low > 0.8 * (known.ci.high - known.ci.low)
+
+
 def test_results_that_were_chosen_on_their_items_get_no_mark(tmp_path: Path) -> None:
     settings = checkout(tmp_path)
     for number, (agent, skill) in enumerate({"strong": 0.9, "weak": 0.1}.items()):
