@@ -247,8 +247,8 @@ def compare(
     table = tables.comparison("comparison", rows)
     print_table(table.columns, [[cell.text for cell in row] for row in table.rows], right=table.right)
     say(f"Difference: the gain of {rows[0].other} minus that of {rows[0].stack}, in points. A run without a result "
-        "counts as a gain of zero. p is corrected for the number of tasks. Where a stack has one run, the interval "
-        "and p hold for that run, not for the stack.")  # fmt: skip
+        "counts as a gain of zero; runs on other items are left out, as in `2 of 3`. p is corrected for the number of "
+        "tasks. Where a stack has one run, the interval and p hold for that run, not for the stack.")  # fmt: skip
 
 
 def label(

@@ -20,7 +20,7 @@ from a2rl.results.figures import RunMetrics
 from a2rl.results.suite import tables
 from a2rl.results.suite.drawing import Figure
 from a2rl.results.suite.figures import NAMES, draw_figures
-from a2rl.results.suite.leaderboard import CHOSEN, MARKS, Board, Reversal, Standing, boards
+from a2rl.results.suite.leaderboard import APART, CHOSEN, MARKS, Board, Reversal, Standing, boards
 from a2rl.results.suite.run_summary import RunSummary, Summaries, summaries
 from a2rl.results.table import load_template
 from a2rl.run.directory import RunDir
@@ -169,8 +169,8 @@ def write_site(
     rows = (_run_row(run, cell.stack) for board in shown for cell in board.cells for run in cell.runs)
     _write_csv(folder / "runs.csv", COLUMNS, rows)
     page = load_template("a2rl.results.suite").render(
-        name=name, boards=shown, figures=figures, marks=MARKS, chosen=CHOSEN, feed=feed, links=links, tables=tables,
-        comparisons={board.variant: tables.comparisons(board) for board in shown},
+        name=name, boards=shown, figures=figures, marks=MARKS, chosen=CHOSEN, apart=APART, feed=feed, links=links,
+        tables=tables, comparisons={board.variant: tables.comparisons(board) for board in shown},
         left_out=tables.left_out(found.unreadable), whole=[task.id for task in tasks.values() if not task.full],
         drawn_at=time.strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip

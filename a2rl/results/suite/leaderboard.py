@@ -5,7 +5,7 @@ compared on the tasks that both have runs of.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import combinations, product
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
@@ -46,13 +46,18 @@ SIGNIFICANT = 0.05
 MARKS = (
     "*: better than every other stack on the task; †: worse than every other one; ⇅: part of a rank reversal, where of "
     "two stacks one is better on one task and the other on another. All allow for the number of comparisons, and need "
-    "two runs of each stack, under the strict protocol."
+    "two runs of each stack on the same items, under the strict protocol."
 )
 CHOSEN = (
     "results were chosen on the items that give them (protocol paper), so they cannot be compared item by item; with "
     "--protocol strict, they can"
 )
 """Why stacks on the same items are not compared."""
+APART = (
+    "no finished runs of one task on the same items: start them in one launch, or give the second launch the draw of "
+    "the first with --seed-file"
+)
+"""What stacks have that share no items."""
 MOST_RUNS = 32
 """The expected best is computed for at most this number of runs; of more, it hardly rises."""
 
@@ -67,9 +72,8 @@ class Cell(NamedTuple):
     """Mean gain in points."""
     ci: Interval
     """Of several runs: over runs and items. Of one run: that of its items."""
-    table: tuple[tuple[float, ...], ...]
-    """The gain of each item in each run; empty if the runs were graded on different items, or if results were chosen
-    on the items that give them."""
+    items: frozenset[str]
+    """The digests of the items that give its results; empty if no run has one."""
     is_chosen: bool = False
     """Whether a result was chosen by its score on the items that give it."""
     is_best: bool = False
@@ -225,16 +229,13 @@ def _stack_name(settings: dict[str, Any], compared: set[str]) -> str:
 
 def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
     graded = [run for run in runs if run.final is not None]
-    same_items = len({run.items_digest for run in graded}) == 1 and bool(graded[0].gains)
-    none = (0.0,) * len(graded[0].gains) if same_items else ()
+    items = frozenset(run.items_digest for run in graded)
     # What was chosen by its score on the items that give it cannot be compared item by item.
     is_chosen = any(run.cross_fitted is not None for run in graded)
-    table = tuple(run.gains or none for run in runs) if same_items and not is_chosen else ()
-    gain = sum(run.gain for run in runs) / len(runs)
     if len(runs) == 1 and runs[0].ci is not None:
         ci = runs[0].ci
-    elif table:
-        ci = mean_gain(table).ci
+    elif len(items) == 1 and graded[0].gains and not is_chosen:
+        ci = mean_gain(_table(runs, len(graded[0].gains))).ci
     elif not graded:
         ci = Interval(0.0, 0.0)  # a run without a result counts as zero
     else:  # only the differences between runs are known, and the intervals of each
@@ -243,7 +244,16 @@ def _cell(stack: str, task: str, runs: Sequence[RunSummary]) -> Cell:
             if run.ci is not None:
                 of_items.setdefault(run.items_digest, []).append(run.ci)
         ci = interval_over_runs([run.gain for run in runs], list(of_items.values()))
-    return Cell(stack, task, tuple(runs), gain, ci, table, is_chosen)
+    return Cell(stack, task, tuple(runs), _mean(runs), ci, items, is_chosen)
+
+
+def _mean(runs: Sequence[RunSummary]) -> float:
+    return sum(run.gain for run in runs) / len(runs)
+
+
+def _table(runs: Sequence[RunSummary], items: int) -> list[tuple[float, ...]]:
+    """Returns the gain of each item in each run: zeros for a run without a result."""
+    return [(0.0,) * items if run.final is None else run.gains for run in runs]
 
 
 def _reversals(variant: str, cells: Sequence[Cell]) -> Iterator[Reversal]:
@@ -291,22 +301,47 @@ def _is_better(one: Cell, other: Cell, comparisons: int) -> bool:
 
 def _compare_repeated(one: Cell, other: Cell) -> Comparison | None:
     """Compares cells for a mark: a single run does not show how much the runs of its stack differ."""
-    return compare_cells(one, other) if min(len(one.runs), len(other.runs)) > 1 else None
+    found = _compare_cells(one, other)
+    return found.difference if found and min(len(found.runs), len(found.other_runs)) > 1 else None
 
 
-def compare_cells(one: Cell, other: Cell) -> Comparison | None:
-    """Returns the gain of `other` minus that of `one`; None if they were graded on different items."""
-    digests = {run.items_digest for run in (*one.runs, *other.runs) if run.items_digest}
-    tables = one.table or _nothing(one, other), other.table or _nothing(other, one)
-    if not all(tables) or len(digests) > 1:
+class Compared(NamedTuple):
+    """The difference between two cells, and the runs that it is of."""
+
+    difference: Comparison
+    runs: list[RunSummary]
+    other_runs: list[RunSummary]
+
+
+def _compare_cells(one: Cell, other: Cell) -> Compared | None:
+    """Returns the gain of `other` minus that of `one`, on the items that most runs of both have in common.
+
+    Returns:
+        None if they have no items in common, or if results were chosen on the items that give them.
+    """
+    # A stack without any result has gained nothing on the items of the other.
+    shared = (one.items & other.items if one.items and other.items else one.items | other.items) - {""}
+    if not shared or one.is_chosen or other.is_chosen:
         return None
-    return compare_agents(*tables)
+    of_launch: dict[str, set[str]] = {}
+    for run in (*one.runs, *other.runs):
+        of_launch.setdefault(run.launch, set()).update({run.items_digest} - {""})
+    pairs = [[_runs_on(items, cell, of_launch) for cell in (one, other)] for items in sorted(shared)]
+    left, right = max(pairs, key=lambda pair: (min(map(len, pair)), sum(map(len, pair))))
+    if not left or not right:
+        return None
+    count = max(len(run.gains) for run in (*left, *right))
+    return Compared(compare_agents(_table(left, count), _table(right, count)), left, right)
 
 
-def _nothing(cell: Cell, other: Cell) -> tuple[tuple[float, ...], ...]:
-    """Returns gains of zero on the items of the other cell, if no run of this one has a result."""
-    has_result = any(run.final is not None for run in cell.runs)
-    return () if has_result or not other.table else ((0.0,) * len(other.table[0]),) * len(cell.runs)
+def _runs_on(items: str, cell: Cell, of_launch: Mapping[str, Set[str]]) -> list[RunSummary]:
+    """Returns the runs on these items. A run without a result is on those of its launch, or on any if none is known."""
+    return [
+        run
+        for run in cell.runs
+        if run.items_digest == items
+        or (run.final is None and not run.items_digest and items in (of_launch[run.launch] or {items}))
+    ]
 
 
 def _standing(variant: str, stack: str, cells: Sequence[Cell]) -> Standing:
@@ -343,7 +378,7 @@ def _tasks_with_result(cells: Sequence[Cell]) -> int:
 
 
 class StackComparison(FrozenModel):
-    """The difference between two stacks on one task, in points."""
+    """The difference between two stacks on one task, in points. All figures are of the runs that are compared."""
 
     variant: str
     task: str
@@ -359,6 +394,9 @@ class StackComparison(FrozenModel):
     """The p-value corrected for the number of tasks of the variant (Holm)."""
     runs: int
     other_runs: int
+    left_out: int
+    """Runs of this stack on other items, which are not compared."""
+    other_left_out: int
 
 
 def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[StackComparison]:
@@ -377,10 +415,7 @@ def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[Sta
         return found
     if any(cell.is_chosen for board in shown for _, *cells in _shared(board, *pair) for cell in cells):
         raise UsageError(f"{pair[0]} and {pair[1]}: {CHOSEN}")
-    raise UsageError(
-        f"{pair[0]} and {pair[1]} have no finished runs of one task on the same items: "
-        "start both in one suite, or give the second the draw of the first with --seed-file"
-    )
+    raise UsageError(f"{pair[0]} and {pair[1]} have {APART}")
 
 
 def _stack(name: str, known: Sequence[str]) -> str:
@@ -396,16 +431,21 @@ def _stack(name: str, known: Sequence[str]) -> str:
 
 
 def differences(board: Board, one: str, other: str) -> list[StackComparison]:
-    """Returns the differences between two stacks on the tasks of a board that both have runs of, on the same items."""
+    """Returns the differences between two stacks on the tasks of a board that both have runs of, on the same items.
+
+    If a stack has runs on several draws, only those on one draw are compared.
+    """
     rows = []
     for task, left, right in _shared(board, one, other):
-        if (found := compare_cells(left, right)) is None:
+        if (found := _compare_cells(left, right)) is None:
             continue
+        points, ci, p = found.difference
         rows.append(
             StackComparison(
-                variant=board.variant, task=task, stack=one, other=other, gain=left.gain, other_gain=right.gain,
-                difference=found.points, ci=found.ci, p=found.p, holm_p=found.p, runs=len(left.runs),
-                other_runs=len(right.runs),
+                variant=board.variant, task=task, stack=one, other=other, gain=_mean(found.runs),
+                other_gain=_mean(found.other_runs), difference=points, ci=ci, p=p, holm_p=p, runs=len(found.runs),
+                other_runs=len(found.other_runs), left_out=len(left.runs) - len(found.runs),
+                other_left_out=len(right.runs) - len(found.other_runs),
             )
         )  # fmt: skip
     corrected = holm({row.task: row.p for row in rows})

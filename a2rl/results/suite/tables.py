@@ -151,13 +151,19 @@ def comparison(name: str, rows: Iterable[StackComparison], chosen: Sequence[str]
             (
                 Cell(row.variant), Cell(row.task), Cell(row.stack, look="wrap"), Cell(row.other, look="wrap"),
                 Cell(points(row.gain, "+")), Cell(points(row.other_gain, "+")), Cell(points(row.difference, "+")),
-                Cell(interval(row.ci, "+")), Cell(f"{row.holm_p:.2g}"), Cell(f"{row.runs} and {row.other_runs}"),
+                Cell(interval(row.ci, "+")), Cell(f"{row.holm_p:.2g}"), Cell(_used(row)),
             )
             for row in rows
         ),
         right=("gain", "other's gain", "difference", "p, Holm"),
         filters=(("stack", chosen[0]), ("other stack", chosen[1])),
     )  # fmt: skip
+
+
+def _used(row: StackComparison) -> str:
+    """Returns how many runs of both stacks are compared, and of how many if some are left out."""
+    both = ((row.runs, row.left_out), (row.other_runs, row.other_left_out))
+    return " and ".join(f"{runs} of {runs + left_out}" if left_out else f"{runs}" for runs, left_out in both)
 
 
 def comparisons(board: Board) -> Table:

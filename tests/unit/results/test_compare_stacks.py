@@ -8,8 +8,9 @@ from a2rl.config.params import load_params
 from a2rl.config.plan import choose_suite, plan_runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
-from a2rl.results.suite.leaderboard import compare_stacks, stack_names
+from a2rl.results.suite.leaderboard import boards, compare_stacks, stack_names
 from a2rl.results.suite.run_summary import SETTINGS, RunSummary, summaries, summary_of
+from a2rl.results.suite.tables import comparison
 from a2rl.run.directory import RunDir
 from a2rl.run.spec import RunSpec
 from a2rl.sampling.engine_params import VllmParams
@@ -66,6 +67,34 @@ def test_results_chosen_on_their_items_are_refused_as_such(runs: list[RunSummary
     elsewhere = [run for run in chosen if run.task == "humaneval" or run.settings["agent"] == "claude-code"]
     with pytest.raises(UsageError, match="no finished runs of one task"):
         compare_stacks("codex", "opus", elsewhere)
+
+
+def launched_later(runs: list[RunSummary], *drivers: str, **changes: Any) -> list[RunSummary]:
+    """Returns the runs of gsm8k as if the last one of each of these drivers was launched later, on other items."""
+    runs = [run for run in runs if run.task == "gsm8k"]
+    last = {max(run.run_id for run in runs if run.settings["driver"] == driver) for driver in drivers}
+    later = {"launch": "later", "items_digest": "another draw", **changes}
+    return [run.model_copy(update=later) if run.run_id in last else run for run in runs]
+
+
+@pytest.mark.parametrize(("later", "shown"), [(["opus"], "4 and 3 of 4"), (["gpt-5.4", "opus"], "3 of 4 and 3 of 4")])
+def test_runs_on_other_items_are_left_out_and_counted(runs: list[RunSummary], later: list[str], shown: str) -> None:
+    pooled = launched_later([run for run in runs if run.settings["driver"] != "sonnet"], *later)
+    [row] = compare_stacks("codex", "claude-code", pooled)
+    [same] = compare_stacks("codex", "claude-code", [run for run in pooled if run.launch != "later"])
+    assert row == same.model_copy(update={"left_out": row.left_out, "other_left_out": row.other_left_out})
+    assert shown in [cell.text for cell in comparison("comparison", [row]).rows[0]]
+    [board] = boards(pooled)
+    assert [cell.marks for cell in board.cells] == ["*", "†"]
+
+
+def test_a_run_without_a_result_is_on_the_items_of_its_launch(runs: list[RunSummary]) -> None:
+    nothing = {"final": None, "ci": None, "gain": 0.0, "gains": ()}
+    pooled = launched_later(launched_later(runs, "opus"), "gpt-5.4", **nothing, items_digest="")
+    [row] = compare_stacks("codex", "opus", pooled)
+    assert (row.runs, row.left_out, row.other_runs, row.other_left_out) == (3, 1, 3, 1)
+    [row] = compare_stacks("codex", "opus", launched_later(runs, "gpt-5.4", **nothing, items_digest=""))
+    assert (row.runs, row.left_out) == (4, 0)
 
 
 def test_budgets_in_the_names_of_stacks_are_for_people(settings: Settings) -> None:
