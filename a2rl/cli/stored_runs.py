@@ -235,12 +235,17 @@ def compare(
     Example: `a2rl compare copy-base scripted --suite full-bench`
     """
     from a2rl.results.suite import tables
-    from a2rl.results.suite.leaderboard import compare_stacks
+    from a2rl.results.suite.leaderboard import compare_stacks, unfinished_of
     from a2rl.results.suite.run_summary import summaries
 
     settings = Settings.load()
     runs = _runs_of(suite, settings)[0] if suite else RunDir.all(settings.runs)
-    rows = compare_stacks(one, other, summaries(runs).runs)
+    found = summaries(runs)
+    for name, why in found.unreadable.items():
+        say_aside(f"Left out: {name}, which cannot be read: {why}", style="yellow")
+    rows = compare_stacks(one, other, found.runs)
+    for name in unfinished_of((rows[0].stack, rows[0].other), found.runs):
+        say_aside(f"Left out: {name}, which has not finished: see `a2rl runs {name}`", style="yellow")
     if as_json:
         print_json([row.model_dump(mode="json") for row in rows])
         return

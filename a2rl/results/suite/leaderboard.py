@@ -5,7 +5,7 @@ compared on the tasks that both have runs of.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import combinations, product
 from math import isfinite, sqrt
 from typing import Any, NamedTuple
@@ -151,6 +151,8 @@ class Board(NamedTuple):
     """The cells by stack and task."""
     unfinished: tuple[RunSummary, ...]
     reversals: tuple[Reversal, ...]
+    names: dict[str, str]
+    """The stack of each run, by run id."""
 
     @property
     def cells(self) -> list[Cell]:
@@ -186,6 +188,7 @@ def _board(variant: str, runs: Sequence[RunSummary]) -> Board:
         by_place={(cell.stack, cell.task): cell for cells in of_stack.values() for cell in cells},
         unfinished=tuple(run for run in runs if not run.is_finished),
         reversals=reversals,
+        names=names,
     )
 
 
@@ -416,6 +419,12 @@ def compare_stacks(one: str, other: str, runs: Sequence[RunSummary]) -> list[Sta
     if any(cell.is_chosen for board in shown for _, *cells in _shared(board, *pair) for cell in cells):
         raise UsageError(f"{pair[0]} and {pair[1]}: {CHOSEN}")
     raise UsageError(f"{pair[0]} and {pair[1]} have {APART}")
+
+
+def unfinished_of(stacks: Collection[str], runs: Sequence[RunSummary]) -> list[str]:
+    """Returns the ids of the runs of some stacks that have not finished, which no comparison counts."""
+    shown = boards(runs)
+    return [run.run_id for board in shown for run in board.unfinished if board.names[run.run_id] in stacks]
 
 
 def _stack(name: str, known: Sequence[str]) -> str:

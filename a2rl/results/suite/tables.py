@@ -102,7 +102,7 @@ def runs(board: Board, links: Mapping[str, str] = NO_LINKS) -> Table:
     """
     signed = any(run.signed_by for run in _runs(board))
     shown = [(cell.stack, run) for cell in board.cells for run in cell.runs]
-    shown += [(str(run.settings["agent"]), run) for run in board.unfinished]
+    shown += [(board.names[run.run_id], run) for run in board.unfinished]
     return Table(
         f"runs-{board.variant}",
         ("run", "task", "stack", "seed", "verdict", "validity", "gain", "95% interval", "final", "route", "failures",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from a2rl.cli.results import COLUMNS, list_runs, show_list
-from a2rl.cli.stored_runs import outputs, report, runs
+from a2rl.cli.stored_runs import compare, outputs, report, runs
 from a2rl.core.errors import UsageError
 from a2rl.core.settings import Settings
 from a2rl.run.directory import RunDir
@@ -62,6 +62,24 @@ def test_a_refused_run_says_why_and_is_not_to_be_resumed(
     shown = capsys.readouterr().out
     assert "The run was refused: no model 'x': name one\n" in shown
     assert "resume" not in shown
+
+
+def test_a_comparison_names_the_runs_that_are_left_out(
+    settings: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "load", lambda *_: settings)
+    for number, agent in enumerate(("codex", "claude", "other"), 4):
+        simulate_run(settings, number, agent=agent, suite="three")
+        simulate_run(settings, 10 + number, agent=agent, suite="three").record_path("grade").unlink()
+    (simulate_run(settings, 20, agent="codex", suite="three").root / "ledger.db").write_bytes(b"no database")
+    compare("codex", "claude", suite=["three"], as_json=True)
+    shown = capsys.readouterr()
+    [row] = json.loads(shown.out)
+    assert (row["runs"], row["other_runs"]) == (1, 1)
+    told = [line.removeprefix("Left out: ").split(",")[0] for line in shown.err.splitlines()]
+    assert told == ["gsm8k-sim-00020", "gsm8k-sim-00014", "gsm8k-sim-00015"]
+    assert "00020, which cannot be read: " in shown.err
+    assert "00014, which has not finished: " in shown.err
 
 
 def ids(settings: Settings, order: str = "run", reverse: bool = False, **wanted: str) -> list[str]:
