@@ -48,7 +48,7 @@ class Try(NamedTuple):
 class RunSummary(FrozenModel):
     """A finished run, or what is known of an unfinished one."""
 
-    schema_version: Literal[6] = 6
+    schema_version: Literal[7] = 7
     state: str
     """The sizes and times of the files that this was computed from."""
     run_id: str
@@ -74,7 +74,8 @@ class RunSummary(FrozenModel):
     cost_usd: float | None
     tokens: int | None
     gpu_hours: float | None
-    """The agent's time, multiplied by the number of GPUs of the run; None for a run without GPUs."""
+    """The agent's time, multiplied by the number of GPUs of the run; None for a run without GPUs. GPUs that only grade
+    are divided equally among the runs that were to go on side by side."""
     parameters: int | None
     """The number of parameters of the base model; None if it is unknown."""
     route: tuple[str, ...] = ()
@@ -205,7 +206,7 @@ def _agent_s(run: RunDir, executed: ExecuteRecord | None) -> float:
 
 def _gpu_hours(spec: RunSpec, entries: Sequence[Entry], agent_s: float) -> float | None:
     confined = events_of(entries, AgentConfined)
-    gpus = len(confined[-1].gpus) + spec.grading_gpus if confined else 0
+    gpus = len(confined[-1].gpus) + spec.grading_gpus / spec.side_by_side if confined else 0
     return gpus * agent_s / 3600 or None
 
 

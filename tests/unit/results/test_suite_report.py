@@ -309,6 +309,12 @@ def test_a_run_whose_machine_failed_keeps_the_agents_time(tmp_path: Path) -> Non
     assert summary.gpu_hours == pytest.approx(2 * run.spec.budget_s / 3600)
 
 
+def test_runs_that_share_a_gpu_for_grading_each_count_a_part(tmp_path: Path) -> None:
+    run = simulate_run(checkout(tmp_path), 1, gpus=1, grading_gpus=1, side_by_side=4)
+    summary = summary_of(run)
+    assert summary.gpu_hours == pytest.approx(1.25 * summary.agent_s / 3600)
+
+
 def test_a_summary_that_came_with_a_copied_run_is_not_believed(tmp_path: Path) -> None:
     run = simulate_run(checkout(tmp_path), 1)
     honest = summary_of(run)
