@@ -77,7 +77,7 @@ def training_type(chain: Chain) -> TrainingType:
     return TRAINING_TYPES[chain[-1].route] if chain else "unknown"
 
 
-VERSION = 5
+VERSION = 6
 """The version of the rules that made a record. Labels of an earlier version stay until `a2rl label` or `a2rl report`
 computes them again."""
 TIMEOUT_S, MAX_CPU_S = 100.0, 12

@@ -223,12 +223,17 @@ class _Labels:
 MAX_BYTES = 8 << 20
 """The end of a longer log is read."""
 MAX_LINE, BLOCK = 2000, 1 << 20
-DIVERGED = re.compile(r"\b(?:loss|grad_norm|reward)['\"]?\s*(?:[:=]\s*)?['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE)
+NAMED = r"\b(?!(?:best|max|min)_)(?:[a-z0-9]{1,20}_){0,3}"
+"""Before the name of a figure: `train_loss` is a loss. The best one of a program that has just begun is infinite."""
+DIVERGED = re.compile(
+    NAMED + r"(?:loss(?:es)?|grad_norm|rewards?)['\"]?\s*(?:[:=]\s*)?['\"]?(?:nan|inf|-inf)\b", re.IGNORECASE
+)
 ERROR = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): ?(.*)|^(Killed|Segmentation fault)|out of memory", re.IGNORECASE
 )
 REWARD = re.compile(
-    r"\breward['\"]?(?:\s*[:=])?\s{0,9}['\"]?(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)(?![\w.]|\s*/)", re.IGNORECASE
+    NAMED + r"rewards?['\"]?(?:\s*[:=])?\s{0,9}['\"]?(-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)(?![\w.]|\s*/)",
+    re.IGNORECASE,
 )
 
 

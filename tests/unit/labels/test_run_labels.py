@@ -149,11 +149,24 @@ def test_a_log_shows_why_training_failed(scene: Scene) -> None:
     ("text", "flat"),
     [("reward: 0", True), ("'reward': '0.0'", True), ("reward=-0.0e+00", True), ("mean reward .0", True),
      ("reward: 1e-3", False), ("reward: 0.", True), ("reward 0/5", False), ("reward 0 then reward 0.5", False),
-     ("rewards: 0", False), ("reward: 0.0.1", False)],
+     ("rewards: 0.0", True), ("step 10 mean_reward=0.0", True), ("reward_std: 0", False), ("reward_fn 0", False),
+     ("rewards/mean: 0", False), ("prereward: 0", False), ("best_reward: 0", False), ("reward: 0.0.1", False)],
 )  # fmt: skip
 def test_a_reward_is_flat_only_if_each_is_zero(tmp_path: Path, text: str, flat: bool) -> None:
     (tmp_path / "log").write_text(f"{text}\n" * 5)
     assert (run_labels.signs_in(tmp_path / "log").flat_reward is not None) == flat
+
+
+@pytest.mark.parametrize(
+    ("text", "diverged"),
+    [("train_loss: nan", True), ("eval_loss=nan", True), ("policy_loss nan", True), ("avg_loss: NaN", True),
+     ("mean_reward: nan", True), ("losses: nan", True), ("{'loss': nan}", True), ("train/loss: inf", True),
+     ("total_grad_norm = -inf", True), ("train_loss: 0.5", False), ("best_loss: inf", False), ("gloss: nan", False),
+     ("loss_fn: nan", False), ("loss: nancy", False)],
+)  # fmt: skip
+def test_a_loss_or_reward_of_any_name_can_diverge(tmp_path: Path, text: str, diverged: bool) -> None:
+    (tmp_path / "log").write_text(f"step 1 {text}\n")
+    assert (run_labels.signs_in(tmp_path / "log").diverged is not None) == diverged
 
 
 def test_lines_of_a_long_log_have_their_numbers_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
