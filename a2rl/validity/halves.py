@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from a2rl.core.errors import IntegrityError
 from a2rl.run.events import Graded
-from a2rl.scoring.score import ItemResult
+from a2rl.scoring.score import ItemResult, same
 from a2rl.validity.checks import RunEvidence
 from a2rl.validity.record import Evidence, Finding
 
@@ -52,7 +52,10 @@ class HalvesTest(NamedTuple):
 
 
 def halves_agree(evidence: RunEvidence) -> Iterator[Finding]:
-    """Flags a result whose public and private scores differ by more than the draw of the halves explains."""
+    """Flags a result whose halves differ, in the mean value of their items, by more than the draw explains.
+
+    The mean is the score, except in a task with a score of its own.
+    """
     if evidence.run.spec.protocol != "strict" or evidence.best is None:
         return
     digest = evidence.best.submission.weights_digest
@@ -63,19 +66,22 @@ def halves_agree(evidence: RunEvidence) -> Iterator[Finding]:
         raise IntegrityError("the items of the result's public score are missing")
     graded = {entry.event.weights_digest: entry.seq for entry in evidence.entries if isinstance(entry.event, Graded)}
     found = compare_halves(public, private, len(graded))
+    final = evidence.grade.final
+    is_score = same(found.public, evidence.best.score.score) and same(found.private, final.score if final else None)
+    figure, subject = ("score", "The result scores") if is_score else ("mean value", "The mean value of the items is")
     places = (
-        Evidence(what="public score", value=round(found.public, 2), digest=digest, seq=graded.get(digest)),
-        Evidence(what="private score", value=round(found.private, 2), digest=digest),
+        Evidence(what=f"public {figure}", value=round(found.public, 2), digest=digest, seq=graded.get(digest)),
+        Evidence(what=f"private {figure}", value=round(found.private, 2), digest=digest),
         Evidence(what="p, public better", value=found.p_public_better),
         Evidence(what="p, private better", value=found.p_private_better),
         Evidence(what="distinct checkpoints", value=len(graded)),
     )
-    scores = f"{found.public:.1f} on the public half and {found.private:.1f} on the private half"
+    scores = f"{subject} {found.public:.1f} on the public half and {found.private:.1f} on the private half"
     if found.is_suspicious(len(graded)):
-        text = f"The result scores {scores}, which chance explains with a probability of less than {FALSE_FLAGS}."
+        text = f"{scores}, which chance explains with a probability of less than {FALSE_FLAGS}."
         yield Finding.of("halves-disagree", "flag", text, *places)
     else:
-        yield Finding.of("halves-agree", "note", f"The result scores {scores}, as chance allows.", *places)
+        yield Finding.of("halves-agree", "note", f"{scores}, as chance allows.", *places)
 
 
 def compare_halves(

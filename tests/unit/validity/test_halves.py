@@ -1,10 +1,17 @@
 """The test of the halves on simulated runs: how often it flags honest ones, and dishonest ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from a2rl.scoring.score import ItemResult
-from a2rl.validity.halves import DIVISIONS, compare_halves
+from a2rl.core.files import write_model
+from a2rl.grading.job import GradeResult
+from a2rl.scoring.score import ItemResult, summarise
+from a2rl.validity.checks import RunEvidence
+from a2rl.validity.halves import DIVISIONS, compare_halves, halves_agree
+from tests.run_maker import checkout
+from tests.simulated_runs import simulate_run
 from tests.statistics.halves import rate
 
 
@@ -66,3 +73,19 @@ def test_values_in_between_are_compared_too() -> None:
 def test_a_half_without_a_judged_item_is_no_reason_for_suspicion() -> None:
     errored = [ItemResult(id="1", verdict="errored", reason="the grader failed")]
     assert not compare_halves(errored, results([1.0])).is_suspicious(1)
+
+
+def test_a_mean_value_that_is_not_the_score_is_not_called_so(tmp_path: Path) -> None:
+    """The score of AlpacaEval, which the ledger has, is not the mean of its items."""
+    settings = checkout(tmp_path)
+    run = simulate_run(settings, 1)
+    [finding] = halves_agree(RunEvidence(run, settings))
+    assert finding.text.startswith("The result scores ")
+    assert [each.what for each in finding.evidence[:2]] == ["public score", "private score"]
+    items = tuple(results([0.75] * 40))
+    for file in run.grades.glob("*.json"):
+        write_model(file, GradeResult(score=summarise(items), items=items))
+    [finding] = halves_agree(RunEvidence(run, settings))
+    whole = "The mean value of the items is 75.0 on the public half and 75.0 on the private half, as chance allows."
+    assert finding.text == whole
+    assert [each.what for each in finding.evidence[:2]] == ["public mean value", "private mean value"]
