@@ -223,6 +223,13 @@ def scored_submissions(entries: Sequence[Entry]) -> Iterator[Scored]:
                 yield Scored(submission, grade, entry.at, best)
 
 
+def submission_metrics(scored: Scored) -> dict[str, float]:
+    """Returns the metrics of a graded submission."""
+    grade = scored.grade
+    metrics = score_metrics(grade.result) | {"seconds_since_start": scored.submission.elapsed_s}
+    return metrics if grade.improvement is None else metrics | {"improvement": grade.improvement}
+
+
 MAIN_PARAMS = ("task", "variant", "agent", "driver", "model", "mode", "protocol", "seed", "budget_s")
 """The settings that every run has as a parameter. Of the others, those that were given: `spec.json` has them all."""
 NO_PARAMS = frozenset({"grading_port", "seed_file", *MAIN_PARAMS})

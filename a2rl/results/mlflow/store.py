@@ -197,19 +197,26 @@ class MlflowStore:
         return found[0] if found else None
 
     def children(self, suite: str, parent: str) -> dict[str, Any]:
-        """Returns all nested runs of an MLflow run by name. One request for each thousand of them."""
+        """Returns all nested runs of an MLflow run by name. One request for each thousand of them.
+
+        If a name occurs again, the later runs have their ids as names.
+        """
         experiment, found, token = self.experiment(suite), dict[str, Any](), None
         while True:
             query = f"tags.`mlflow.parentRunId` = '{parent}'"
-            page = self.client.search_runs([experiment], query, max_results=PAGE_SIZE, page_token=token)
-            found |= {child.data.tags.get(CHILD_TAG, child.info.run_id): child for child in page}
+            page = self.client.search_runs(
+                [experiment], query, order_by=["attributes.start_time"], max_results=PAGE_SIZE, page_token=token
+            )
+            for child in page:
+                name = child.data.tags.get(CHILD_TAG, child.info.run_id)
+                found[child.info.run_id if name in found else name] = child
             if not (token := page.token):
                 return found
 
     def create(self, suite: str, name: str, at: float, tags: Mapping[str, str]) -> Any:
         """Creates an MLflow run that began at this Unix time. One request."""
         known = {key: short_text(value) for key, value in tags.items()}
-        return self.client.create_run(self.experiment(suite), _millis(at), known, short_text(name))
+        return self.client.create_run(self.experiment(suite), millis(at), known, short_text(name))
 
     def log(
         self,
@@ -224,7 +231,7 @@ class MlflowStore:
         """
         from mlflow.entities import Metric, Param, RunTag
 
-        metrics = [Metric(each.name, float(each.value), _millis(each.at), each.step) for each in points]
+        metrics = [Metric(each.name, float(each.value), millis(each.at), each.step) for each in points]
         known = [Param(name, short_text(str(value))) for name, value in (params or {}).items()][:MAX_PARAMS]
         labels = [RunTag(name, short_text(value)) for name, value in (tags or {}).items()]
         while metrics or known or labels:
@@ -248,7 +255,7 @@ class MlflowStore:
 
     def end(self, run_id: str, at: float, *, failed: bool = False) -> None:
         """Ends an MLflow run at this Unix time. One request."""
-        self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED", _millis(at))
+        self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED", millis(at))
 
     @property
     def server(self) -> str:
@@ -261,7 +268,8 @@ def short_text(text: str) -> str:
     return printable(scrub(text), MAX_TEXT)[:MAX_TEXT]
 
 
-def _millis(at: float) -> int:
+def millis(at: float) -> int:
+    """Returns a Unix time as MLflow stores it."""
     return int(at * 1000)
 
 

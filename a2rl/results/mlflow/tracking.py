@@ -29,9 +29,10 @@ from a2rl.results.figures import (
     sample_tag,
     score_metrics,
     scored_submissions,
+    submission_metrics,
 )
 from a2rl.results.manifest import changed_files, read_manifest
-from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, results_url
+from a2rl.results.mlflow.store import CHILD_TAG, RUN_ID_TAG, MlflowStore, Point, millis, results_url
 from a2rl.run.directory import RunDir
 from a2rl.run.events import BaselineKnown
 from a2rl.run.ledger import Entry
@@ -39,6 +40,7 @@ from a2rl.run.names import stored_entries
 from a2rl.run.records import BaselineRecord, ExecuteRecord, GradeRecord, SetupRecord
 
 HEAD_TAG = "a2rl.ledger_head"
+RESULT, BASELINE = "result", "baseline"
 LOCK_TIMEOUT_S = 30
 TABLE = "items.json"
 SHOWN_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
@@ -108,12 +110,14 @@ class Tracker:
             self._known[run.id] = known
 
     def mirrored(self, run: RunDir) -> dict[str, Mirrored]:
-        """Returns what MLflow has for a run, by the name of the nested run; the parent is `result`."""
+        """Returns what MLflow has for a run, by the name of the nested run; the parent is `RESULT`."""
         with self.store.errors():
             parent = self.store.find(RUN_ID_TAG, run.id, run.spec.suite)
             if parent is None:
                 return {}
-            found = {"result": parent, **self.store.children(run.spec.suite, parent.info.run_id)}
+            nested = self.store.children(run.spec.suite, parent.info.run_id)
+            found = {each.info.run_id if name == RESULT else name: each for name, each in nested.items()}
+            found[RESULT] = parent
             return {name: Mirrored(each.data.metrics, each.data.tags, each.data.params) for name, each in found.items()}
 
     def results_page(self, run: RunDir) -> str:
@@ -163,15 +167,14 @@ class Tracker:
         known.is_described = True
 
     def _sync_baseline(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
-        record = run.read("baseline", BaselineRecord)
-        entry = next((entry for entry in entries if isinstance(entry.event, BaselineKnown)), None)
-        if record is None or entry is None or self._is_complete(known, "baseline"):
+        found = _baseline(run, entries)
+        if found is None or self._is_complete(known, BASELINE):
             return
+        record, at = found.record, found.at
         metrics, tags = score_metrics(record.total), {"a2rl.key": record.key, **sample_tag(run)}
-        if isinstance(entry.event, BaselineKnown) and (score := entry.event.public.score) is not None:
-            self.store.log(known.id, [Point("public_score", score, entry.at)])  # where the curve begins
-        begun = entry.at - record.total.seconds
-        self._child(run, known, "baseline", metrics, (begun, entry.at), tags, run.baseline_items)
+        self.store.log(known.id, found.points)
+        begun = at - record.total.seconds
+        self._child(run, known, BASELINE, metrics, (begun, at), tags, run.baseline_items)
 
     def _sync_submissions(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
         times = {id(entry.event): entry.at for entry in entries}
@@ -184,12 +187,9 @@ class Tracker:
         known.points = len(scored)
 
     def _submission(self, run: RunDir, known: _Known, scored: Scored, begun: float) -> None:
-        submission, grade = scored.submission, scored.grade
-        metrics = {**score_metrics(grade.result), "seconds_since_start": submission.elapsed_s}
-        if grade.improvement is not None:
-            metrics["improvement"] = grade.improvement
-        items = run.items(submission.weights_digest, run.spec.public_split)
-        self._child(run, known, _name(scored), metrics, (begun, scored.at), _submission_tags(run, scored), items)
+        metrics, tags = submission_metrics(scored), _submission_tags(run, scored)
+        items = run.items(scored.submission.weights_digest, run.spec.public_split)
+        self._child(run, known, _name(scored), metrics, (begun, scored.at), tags, items)
 
     def _sync_result(self, run: RunDir, known: _Known, entries: list[Entry]) -> None:
         result, executed = run.read("grade", GradeRecord), run.read("execute", ExecuteRecord)
@@ -238,6 +238,40 @@ class Tracker:
         self.store.log(child.id, [Point(each, value, ended) for each, value in metrics.items()])
         self.store.end(child.id, ended, failed="score" not in metrics)
         known.children[name] = child._replace(is_complete=True)
+
+
+class _Baseline(NamedTuple):
+    """The grade of the base model."""
+
+    record: BaselineRecord
+    at: float
+    """When it was known, in Unix seconds."""
+    points: list[Point]
+    """Where the curve of the public score begins."""
+
+
+def _baseline(run: RunDir, entries: Sequence[Entry]) -> _Baseline | None:
+    record = run.read("baseline", BaselineRecord)
+    for entry in entries:
+        if record is not None and isinstance(entry.event, BaselineKnown):
+            score = entry.event.public.score
+            return _Baseline(record, entry.at, [] if score is None else [Point("public_score", score, entry.at)])
+    return None
+
+
+def nested_metrics(run: RunDir, entries: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """Returns what MLflow has of a run whose ledger is mirrored: the metrics of each nested run, by its name."""
+    base = _baseline(run, entries)
+    found = {BASELINE: score_metrics(base.record.total)} if base else {}
+    return found | {_name(scored): submission_metrics(scored) for scored in scored_submissions(entries)}
+
+
+def last_points(run: RunDir, entries: Sequence[Entry]) -> dict[str, float]:
+    """Returns the last value of each curve of a run whose ledger is mirrored, which MLflow shows in its lists."""
+    base = _baseline(run, entries)
+    points = [each for scored in scored_submissions(entries) for each in _points(scored)]
+    points += base.points if base else []
+    return {each.name: each.value for each in sorted(points, key=lambda each: (each.step, millis(each.at), each.value))}
 
 
 def _name(scored: Scored) -> str:

@@ -19,7 +19,7 @@ from a2rl.grading.job import GradeResult
 from a2rl.grading.submission_states import invalid_transition
 from a2rl.results.figures import cross_fitted_gain, improvement_of, result_metrics, result_tags, run_params
 from a2rl.results.mlflow.store import TrackingError, short_text
-from a2rl.results.mlflow.tracking import HEAD_TAG, Mirrored, Tracker
+from a2rl.results.mlflow.tracking import HEAD_TAG, RESULT, Mirrored, Tracker, last_points, nested_metrics
 from a2rl.results.verify.check import (
     NOTHING_ABSENT,
     Absent,
@@ -226,7 +226,7 @@ def _check_revealed(run: RunDir, draw: Draw) -> None:
 
 
 def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
-    """Compares all that MLflow shows of a run."""
+    """Compares the figures, parameters and digests that MLflow shows of a run, and the tags of its result."""
     if tracker is None:
         raise NotCheckedError("MLflow is not here")
     try:
@@ -234,28 +234,30 @@ def check_mlflow(run: RunDir, tracker: Tracker | None) -> None:
     except TrackingError as error:  # of this machine or its server, so it says nothing about the run
         raise NotCheckedError(str(error)) from error
     require(bool(mirrored), f"MLflow does not have the run: `a2rl report {run.id}` mirrors it again")
-    _check_mirrored_submissions(run, mirrored)
-    _check_params(run, mirrored["result"])
+    _check_nested(run, mirrored)
+    curves = {"public_score": None, "best_public_score": None} | last_points(run, run.ledger.entries())
+    _check_figures("the run", mirrored[RESULT], curves)
+    _check_params(run, mirrored[RESULT])
     record = run.read("grade", GradeRecord)
     if record is not None:
-        _check_result(run, record, mirrored["result"])
-        head = mirrored["result"].tags.get(HEAD_TAG)
+        _check_result(run, record, mirrored[RESULT])
+        head = mirrored[RESULT].tags.get(HEAD_TAG)
         require(head == run.ledger.verify(), "the ledger has grown or changed since the run was closed")
 
 
-def _check_mirrored_submissions(run: RunDir, mirrored: Mapping[str, Mirrored]) -> None:
-    grades = run.ledger.grades()
+def _check_nested(run: RunDir, mirrored: Mapping[str, Mirrored]) -> None:
+    """Checks the baseline and the submissions: each is there, with its figures alone, and nothing else is."""
+    known = nested_metrics(run, run.ledger.entries())
+    for name in mirrored:
+        is_part = name in known or name == RESULT
+        require(is_part, f"MLflow shows {name[:100]!r}, which is no part of the run: delete it there")
+    for name, figures in known.items():
+        shown = mirrored.get(name, Mirrored({}, {}, {}))
+        _check_figures(name, shown, dict.fromkeys(shown.metrics) | figures)
     for event in run.ledger.events(SubmissionAccepted):
-        grade, name = grades.get(event.weights_digest), f"submission {event.submission_id}"
-        if grade is None:
-            continue
-        shown = mirrored[name] if name in mirrored else Mirrored({}, {}, {})
-        figures = {"score": grade.result.score, "improvement": grade.improvement}
-        if grade.result.ci is not None:
-            figures |= {"score_low": grade.result.ci.low, "score_high": grade.result.ci.high}
-        _check_figures(name, shown, figures)
-        tags = {"a2rl.weights_digest": event.weights_digest, "a2rl.code_revision": event.code_revision or ""}
-        _check_tags(name, shown, tags)
+        if (name := f"submission {event.submission_id}") in known:
+            tags = {"a2rl.weights_digest": event.weights_digest, "a2rl.code_revision": event.code_revision or ""}
+            _check_tags(name, mirrored[name], tags)
 
 
 def _check_params(run: RunDir, shown: Mirrored) -> None:

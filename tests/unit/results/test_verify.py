@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from a2rl.grading.job import GradeResult, ids_of_run, selected_ids
 from a2rl.results.figures import improvement_of
 from a2rl.results.manifest import FILE as MANIFEST
 from a2rl.results.manifest import manifest_of
+from a2rl.results.mlflow.store import CHILD_TAG
 from a2rl.results.mlflow.tracking import Tracker
 from a2rl.results.report.page import write_report
 from a2rl.results.suite.run_summary import summary_of
@@ -268,6 +270,14 @@ def test_mirroring_again_changes_nothing(finished: Finished) -> None:
     Tracker(finished.settings).sync(finished.run)
     assert Tracker(finished.settings).mirrored(finished.run) == before
     assert problems(finished) == {}
+
+
+@pytest.mark.parametrize("name", ["submission 99", "submission 1", "baseline", "result"])
+def test_a_nested_run_that_was_added_in_mlflow_is_found(finished: Finished, name: str) -> None:
+    store, run = Tracker(finished.settings).store, finished.run
+    parent = store.find("a2rl.run_id", run.id, run.spec.suite).info.run_id
+    store.create(run.spec.suite, name, time.time(), {"mlflow.parentRunId": parent, CHILD_TAG: name})
+    assert "which is no part of the run" in problems(finished)[MLFLOW]
 
 
 @pytest.mark.parametrize("kind", ["graded", "submission_received"])
@@ -602,6 +612,23 @@ def other_final_metric(finished: Finished) -> None:
     mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'baseline'")
 
 
+def other_score_of_the_baseline_in_mlflow(finished: Finished) -> None:
+    of_baseline = "run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'a2rl.child' AND value = 'baseline')"
+    mlflow_sql(finished, f"UPDATE latest_metrics SET value = 99 WHERE key = 'score' AND {of_baseline}")
+
+
+def other_count_of_a_submission_in_mlflow(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'correct'")
+
+
+def other_metric_in_mlflow_than_there_was(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET key = 'measure.wins' WHERE key = 'truncated'")
+
+
+def other_end_of_a_curve_in_mlflow(finished: Finished) -> None:
+    mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'best_public_score'")
+
+
 def other_improvement_metric(finished: Finished) -> None:
     mlflow_sql(finished, "UPDATE latest_metrics SET value = 99 WHERE key = 'improvement'")
 
@@ -645,6 +672,10 @@ TAMPERING = {
     more_tokens_at_a_submission_than_in_all: RECORDS,
     other_metric_of_a_submission: MLFLOW,
     other_final_metric: MLFLOW,
+    other_score_of_the_baseline_in_mlflow: MLFLOW,
+    other_count_of_a_submission_in_mlflow: MLFLOW,
+    other_metric_in_mlflow_than_there_was: MLFLOW,
+    other_end_of_a_curve_in_mlflow: MLFLOW,
     other_improvement_metric: MLFLOW,
     removed_from_mlflow: MLFLOW,
 }
