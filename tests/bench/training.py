@@ -135,7 +135,6 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
     sys.path[:0] = [str(settings.root / "agents" / "scripted"), *map(str, data.values())]
     modules: Iterator[Any] = map(importlib.import_module, ("training", "playing", "routes", "agent"))
     training, playing, routes, agent = modules
-    fits = training.fits
     for (name, task), choices in CHOICES.items():
         path = resolve_model(name, settings)
         first = training.load(path)
@@ -149,7 +148,7 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
         graded = _texts(route, held_out, Choice(examples=1.0), playing.texts_of, setting)
         for what, choice in choices.items():
             rows = _texts(route, names, choice, playing.texts_of, setting)
-            training.fits = (lambda _: False) if choice.adapter else fits
+            os.environ["ADAPTER"] = str(int(choice.adapter))
             with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
                 trained = training.load(path)
                 if not choice.adapter:
@@ -161,7 +160,7 @@ def training_choices(settings: Settings, folder: Path) -> Iterator[Row]:
                 size = agent.texts_a_step(rows, small)
                 arguments = {"output_dir": str(folder / task / what), "per_device_train_batch_size": size, "seed": 0}
                 training.sft(trained, optimizer, clock, arguments, rows)
-                won = sum(playing.Player(route, setting).measure(trained, held_out, math.inf))
+                won = sum(playing.Player(route, setting).measure(trained, held_out, math.inf).values())
             in_half = training.computes_in_bfloat16(trained.parameters)
             loss = sum(_learned_loss(trained.model, row, in_half) for row in graded) / len(graded)
             yield Row(f"{task}, {name}, {what}", f"loss {loss:.3f}, {won:.0f} of {count} held-out items")

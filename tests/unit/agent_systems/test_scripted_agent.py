@@ -561,6 +561,35 @@ Path("train.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\\
 assert rows_of(Path("train.jsonl")) == rows
 print("all is well")
 """
+CHOICES = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+repository = Path(sys.argv[1]).parents[1]
+sys.path[:0] = [sys.argv[1], str(repository)]
+import playing
+import routes
+import training
+from tests.bench import training as bench
+
+class Route(routes.BaseRoute):
+    names, play_settings = [str(number) for number in range(6)], {}
+    def example(self, name):
+        return routes.Example("How many? ", [routes.Part(name, True)])
+
+bench.CHOICES = {("a model", "a task"): {"all weights": bench.Choice(), "an adapter": bench.Choice(adapter=True)}}
+bench.ITEMS = bench.HELD_OUT = {"a model": 3}
+bench.mirror_of = lambda task, settings: None
+bench.ensure_data = lambda *_: Path()
+bench.resolve_model = lambda name, settings: Path(sys.argv[2])
+routes.load_route = lambda task, setting: Route()
+imitated = []
+training.sft = lambda trained, *_: imitated.append(trained.has_adapter)
+playing.Player.play = lambda self, trained, names, *_, **__: [SimpleNamespace(reward=1.0) for name in names]
+rows = list(bench.training_choices(SimpleNamespace(root=repository), Path()))
+assert imitated == [False, True] and all("3 of 3 held-out items" in str(row) for row in rows), rows
+print("all is well")
+"""
 
 
 CLAIMS = {
@@ -576,6 +605,7 @@ CLAIMS = {
     "a model that cannot play without vLLM only imitates": IMITATES,
     "a pass fits into the agent's memory": MEMORY,
     "an engine of vLLM plays where it starts": VLLM,
+    "the bench trains and measures each choice": CHOICES,
 }
 """What holds, and the script that ends with "all is well" if it does."""
 IN_FORKS = """
