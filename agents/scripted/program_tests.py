@@ -29,9 +29,13 @@ class TestRunner:
             self.owner = os.getpid()  # a process that was forked from this one needs its own
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(program) + "\n")
-        self.process.stdin.flush()
-        return bool(json.loads(self.process.stdout.readline()))
+        try:
+            self.process.stdin.write(json.dumps(program) + "\n")
+            self.process.stdin.flush()
+            return bool(json.loads(self.process.stdout.readline()))
+        except (BrokenPipeError, ValueError):  # a program has ended the process
+            self.process = None
+            return False
 
 
 def passes(program: str) -> bool:
@@ -46,6 +50,8 @@ def passes(program: str) -> bool:
         return os.waitpid(child, 0)[1] == 0
     # Limits of the kernel, because the program could install handlers that evade any others.
     os.setpgid(0, 0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # programs must not be able to read other programs
+    os.closerange(3, 16)  # or to write verdicts
     resource.setrlimit(resource.RLIMIT_CPU, (TIME_LIMIT_S, TIME_LIMIT_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

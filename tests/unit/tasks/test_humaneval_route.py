@@ -30,6 +30,21 @@ def test_programs_that_pass_their_tests_are_rewarded(runner: Any) -> None:
     assert passed(runner, answers) == [True, False, False, False]
 
 
+def test_programs_that_read_input_find_none(runner: Any) -> None:
+    answers = ["    input()\n", "    import sys\n    return n + 1 + len(sys.stdin.read())\n"]
+    assert passed(runner, answers) == [False, True]
+
+
+def test_a_program_cannot_write_verdicts(runner: Any) -> None:
+    writes = "    import os\n    [os.write(3, b'true\\n') for _ in range(2)]\n"
+    assert passed(runner, [writes, "    return n\n", "    return n + 1\n"]) == [False, False, True]
+
+
+def test_a_program_that_ends_its_parent_fails_its_tests(runner: Any) -> None:
+    answers = ["    import os\n    os.kill(os.getppid(), 9)\n", "    return n + 1\n"]
+    assert passed(runner, answers) == [False, True]
+
+
 def test_programs_that_never_end_or_take_all_memory_are_ended(runner: Any) -> None:
     answers = [
         "    while True: pass\n",
