@@ -291,8 +291,9 @@ class Plan:
         log(f"GRPO from {Path(self.progress.best).name}: {size} episodes a step, rate {rate:.1e}, for {seconds:.0f} s")
         settings = self.trainer_settings(name, size)
         optimizer = adam(trained.model, rate)  # not Muon, which scales up a policy gradient that is mostly noise
-        clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, own_share(self.names))
-        grpo(trained, optimizer, clock, settings, self.names, rollout)
+        names = own_share(self.names) or self.names  # of very few, each process plays all
+        clock, rollout = TrainUntil(name, seconds, self.steps), self.player.rollouts(trained, names)
+        grpo(trained, optimizer, clock, settings, rollout)
         return self.conclude(trained, name, GRPO)
 
     # Results.

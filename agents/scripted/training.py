@@ -594,7 +594,6 @@ def grpo(
     optimizer: torch.optim.Optimizer,
     clock: TrainUntil,
     settings: dict[str, Any],
-    names: list[str],
     rollout: Callable[[list[str], Any], dict[str, Any]],
 ) -> None:
     """Reinforces what is rewarded, in groups of eight rollouts, until the clock says stop.
@@ -604,13 +603,14 @@ def grpo(
         optimizer: Its optimizer.
         clock: When to stop.
         settings: Arguments of GRPOConfig.
-        names: The items to play.
-        rollout: Plays them; it reports the reward as a column.
+        rollout: Chooses what each group plays, and plays it; it reports the reward as a column.
     """
     config = GRPOConfig(**settings, **common_settings(trained), num_generations=8, temperature=1.0, beta=0.0)
+    # A prompt is the number of a group. Each step has all of them: TRL would leave out too few, and make no step.
+    groups = range(config.generation_batch_size // config.num_generations)
     trainer = Grpo(
         args=config,
-        train_dataset=Dataset.from_list([{"prompt": name} for name in names]),
+        train_dataset=Dataset.from_list([{"prompt": str(group)} for group in groups]),
         reward_funcs=reported_reward,
         rollout_func=rollout,
         **common_arguments(trained, optimizer, clock),

@@ -243,6 +243,32 @@ assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.
 assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
 print("all is well")
 """
+FEW_ITEMS = """
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import a2rl.sampling.decoder
+import agent
+
+sys.modules["decoder"] = a2rl.sampling.decoder
+groups = []
+
+def rollout(prompts, trainer):
+    groups.append(Counter(prompts))
+    columns = {"prompt_ids": [5, 6], "completion_ids": [7, 8], "logprobs": [-1.0, -1.0], "env_mask": [1, 1]}
+    rewards = [float(place % 2) for place in range(len(prompts))]
+    return {**{column: [values] * len(prompts) for column, values in columns.items()}, "reward": rewards}
+
+plan = object.__new__(agent.Plan)
+plan.output, plan.progress, plan.small, plan.seed, plan.steps = Path(), agent.Progress("base"), True, 0, 2
+plan.names, plan.player = ["an item"], SimpleNamespace(rollouts=lambda trained, names: rollout)
+plan.best_model, plan.conclude = lambda: agent.load(Path(sys.argv[2])), lambda *_: True
+plan.reinforce_once("grpo-1", 600, 1.0)
+assert len(groups) == 2 and all(set(step.values()) == {8} and len(step) >= 8 for step in groups), groups
+print("all is well")
+"""
 PLAYER = """
 import sys, time
 from types import SimpleNamespace
@@ -600,6 +626,7 @@ CLAIMS = {
     "alfworld plays mostly the kinds that are sometimes won": SCHEDULE,
     "rows may contain Unicode line separators": ROWS,
     "a clock also stops after the most steps": CLOCK,
+    "a step of GRPO is whole where the items are few": FEW_ITEMS,
     "a model is asked as it answers best, and measured": PLAYER,
     "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
     "a model that cannot play without vLLM only imitates": IMITATES,
