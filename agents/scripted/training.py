@@ -35,6 +35,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from grading_client import log
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers.trainer_callback import ExportableState
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 ON_GPU = torch.cuda.is_available()
@@ -527,7 +528,7 @@ class Grpo(LearnedTokens, GRPOTrainer):  # type: ignore[misc]
 # The clock.
 
 
-class TrainUntil(TrainerCallback):  # type: ignore[misc]
+class TrainUntil(TrainerCallback, ExportableState):  # type: ignore[misc]
     """Stops a trainer before a step that would end too late, saves its state now and then, and logs a few lines."""
 
     SAVED_EVERY_S = 600.0
@@ -537,11 +538,25 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         self.name, self.seconds, self.steps, self.most = name, seconds, steps, most
         self.started = self.step_started = self.saved = time.monotonic()
         self.next_line = 0.0
+        self.before = 0.0
+        """The share of the stage's time that was over when a killed process, which this one continues, saved it."""
+
+    def done(self) -> float:
+        """Returns the share of the stage's time that is over."""
+        return self.before + (1 - self.before) * (time.monotonic() - self.started) / self.seconds
+
+    def state(self) -> dict[str, float]:
+        """Returns what a trainer saves of this clock, and puts into its own state under the name of the class."""
+        return {"done": self.done()}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Goes on where the process was that is continued."""
+        if state.global_step:
+            self.before = state.stateful_callbacks["TrainUntil"]["done"]
 
     def learning_rate_factor(self, step: int) -> float:
         """Returns a warm-up of ten steps, then a linear decay to zero, by the clock or over all steps."""
-        by_clock, by_steps = (time.monotonic() - self.started) / self.seconds, step / (self.most or float("inf"))
-        done = step / self.steps if self.steps else max(by_clock, by_steps)
+        done = step / self.steps if self.steps else max(self.done(), step / (self.most or float("inf")))
         return min(1.0, (step + 1) / 10) * max(0.0, 1 - done)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -553,7 +568,7 @@ class TrainUntil(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         late = now + (now - self.step_started) > self.started + self.seconds
         due = now - self.saved > self.SAVED_EVERY_S
-        stop = late or state.global_step in (self.steps, self.most)
+        stop = late or any(last and state.global_step >= last for last in (self.steps, self.most))
         control.should_training_stop, control.should_save = agreed((stop, due))
         if control.should_save:
             self.saved = now

@@ -236,11 +236,33 @@ def stops(clock, step):
     clock.on_step_end(None, SimpleNamespace(global_step=step), control)
     return control.should_training_stop
 
-assert [stops(TrainUntil("sft", 1e6, None, 30), step) for step in (29, 30)] == [False, True]
+assert [stops(TrainUntil("sft", 1e6, None, 30), step) for step in (29, 30, 31)] == [False, True, True]
 assert not stops(TrainUntil("sft", 1e6), 30)
 assert stops(TrainUntil("sft", 1e6, 30), 30) and stops(TrainUntil("sft", 0), 1)
 assert round(TrainUntil("sft", 1e6, None, 30).learning_rate_factor(15), 2) == 0.5
 assert round(TrainUntil("sft", 1e6).learning_rate_factor(15), 2) == 1.0
+print("all is well")
+"""
+CONTINUED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import a2rl.sampling.decoder
+from training import TrainUntil, adam, load, sft
+
+sys.modules["decoder"] = a2rl.sampling.decoder
+rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 4
+TrainUntil.SAVED_EVERY_S = -1  # after each step
+
+def share_done(seconds, most):
+    trained, clock = load(Path(sys.argv[2])), TrainUntil("sft", 1e6, None, most)
+    clock.started -= seconds
+    sft(trained, adam(trained.model, 1e-3), clock, {"output_dir": "trainer", "per_device_train_batch_size": 2}, rows)
+    return round(clock.done(), 2)
+
+assert share_done(8e5, 2) == 0.8
+assert share_done(5e5, 3) == 0.9  # half of what was left
+assert share_done(0, 4) == 0.9
 print("all is well")
 """
 FEW_ITEMS = """
@@ -626,6 +648,7 @@ CLAIMS = {
     "alfworld plays mostly the kinds that are sometimes won": SCHEDULE,
     "rows may contain Unicode line separators": ROWS,
     "a clock also stops after the most steps": CLOCK,
+    "a stage that is continued goes on at its learning rate": CONTINUED,
     "a step of GRPO is whole where the items are few": FEW_ITEMS,
     "a model is asked as it answers best, and measured": PLAYER,
     "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
