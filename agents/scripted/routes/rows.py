@@ -7,7 +7,34 @@ import copy
 import random
 from typing import Any
 
+from grading_client import log
+
 from routes import BaseRoute, Example, Part, Setting, rows_of
+
+
+class Attempt:
+    """An episode that is over, and worth nothing, once the task's own code fails. A grade goes on then, too."""
+
+    is_known = False
+    """Whether the log says that it has failed."""
+
+    def __init__(self, environment: Any) -> None:
+        self.environment, self.prompt, self.done = environment, environment.prompt, environment.done
+        self.reward, self.invalid, self.states, self.failed = 0.0, 0, list[Any](), False
+
+    def write(self, turn: str) -> str:
+        """Takes a turn, and returns what follows it."""
+        played = self.environment
+        try:
+            answer: str = played.write(turn)
+            self.done, self.reward, self.invalid = played.done, float(played.reward), played.invalid
+            self.states = getattr(played, "states", [])
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the task raises is its failure
+            self.done, self.reward, self.states, self.failed, answer = True, 0.0, [], True, ""
+            if not Attempt.is_known:
+                log(f"the task's own code failed, which counts as a reward of 0: {type(error).__name__}: {error}")
+            Attempt.is_known = True
+        return answer
 
 
 class Route(BaseRoute):
@@ -38,7 +65,7 @@ class Route(BaseRoute):
             return Example(prompt, [Part(" " * space + right, True)])
         for turn in right.splitlines():
             parts += [Part(f" {turn}\n", True), Part(environment.write(turn), False)]
-        return Example(prompt, parts)
+        return None if environment.failed else Example(prompt, parts)
 
     def environment(self, name: str) -> Any:
         """Returns a row as it is graded."""
@@ -47,5 +74,5 @@ class Route(BaseRoute):
 
         row = copy.deepcopy(self.rows[name])  # an environment may change its row
         if self.interactive:
-            return self.items.Environment(row)
-        return OneTurn(asked(self.items, row, self.chat), lambda answer: float(self.items.reward(row, answer)))
+            return Attempt(self.items.Environment(row))
+        return Attempt(OneTurn(asked(self.items, row, self.chat), lambda answer: self.items.reward(row, answer)))

@@ -638,6 +638,51 @@ rows = list(bench.training_choices(SimpleNamespace(root=repository), Path()))
 assert imitated == [False, True] and all("3 of 3 held-out items" in str(row) for row in rows), rows
 print("all is well")
 """
+FAILURES = """
+import json, sys
+from pathlib import Path
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import a2rl.handout.rollout_workers
+import a2rl.handout.rows
+import a2rl.sampling.decoder
+
+sys.modules |= {"decoder": a2rl.sampling.decoder, "rollout_workers": a2rl.handout.rollout_workers}
+import a2rl.handout.episodes
+
+sys.modules |= {"episodes": a2rl.handout.episodes, "rows": a2rl.handout.rows}
+import routes.rows
+
+class Environment:
+    prompt, done, reward, invalid = "Where to?", False, 1.0, 0
+    def __init__(self, row):
+        pass
+    def write(self, turn):
+        if turn == "quit":
+            raise SystemExit
+        return f"You {turn}."
+
+rows = [{"answer": "go"}, {"answer": "go\\nquit"}]
+Path("train.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+asked = {"prompt": lambda row: "How long?", "reward": lambda row, answer: 1 / len(answer)}
+said = []
+routes.rows.log = said.append
+
+def attempt(items, turn):
+    sys.modules["items"] = items
+    route = routes.rows.Route(SimpleNamespace(data=Path(), seed=0, chat=False))
+    played = route.environment("0")
+    answer = played.write(turn)
+    return answer, played.done, played.reward, sum(route.example(name) is not None for name in route.names)
+
+of_one_turn, of_many = SimpleNamespace(**asked), SimpleNamespace(Environment=Environment)
+assert attempt(of_one_turn, "four") == ("", True, 0.25, 2)
+assert attempt(of_one_turn, "") == ("", True, 0.0, 2)
+assert attempt(of_many, "go") == ("You go.", False, 1.0, 1)
+assert attempt(of_many, "quit") == ("", True, 0.0, 1)
+assert len(said) == 1 and "ZeroDivisionError" in said[0], said
+print("all is well")
+"""
 
 
 CLAIMS = {
@@ -650,6 +695,7 @@ CLAIMS = {
     "a clock also stops after the most steps": CLOCK,
     "a stage that is continued goes on at its learning rate": CONTINUED,
     "a step of GRPO is whole where the items are few": FEW_ITEMS,
+    "a reward that fails is one of nothing": FAILURES,
     "a model is asked as it answers best, and measured": PLAYER,
     "only a checkpoint that is clearly worse is kept back": CHECKPOINTS,
     "a model that cannot play without vLLM only imitates": IMITATES,
