@@ -43,8 +43,8 @@ BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The data types that weights may have, with the number of bytes per value."""
 UNPACKED = 4
 """Bytes for each byte of quantised weights: a byte has two values, and each takes two bytes."""
-IN_NAME = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
-"""The number of parameters in the name of a model, such as 7B or 0.5B."""
+IN_NAME = re.compile(r"(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", re.IGNORECASE)
+"""The number of parameters in the name of a model, such as 7B, 0.5B or 8x7B."""
 Dimension = Annotated[NonNegativeInt, Field(lt=1 << 63)]
 
 
@@ -343,9 +343,12 @@ def check_base_model(folder: Path) -> None:
 
 
 def parameters_in_name(model: str) -> int | None:
-    """Returns the number of parameters that a model's name states; None if it states none."""
+    """Returns the number of parameters that a model's name states; None if it states none.
+
+    A mixture such as 8x7B has fewer, because its experts share their attention.
+    """
     named = IN_NAME.search(Path(model.partition("@")[0]).name)
-    return None if named is None else round(float(named[1]) * (1e9 if named[2] in "Bb" else 1e6))
+    return None if named is None else round(int(named[1] or 1) * float(named[2]) * (1e9 if named[3] in "Bb" else 1e6))
 
 
 def parameters_in(folder: Path) -> int | None:

@@ -11,6 +11,7 @@ from a2rl.cli.commands import app
 from a2rl.config.estimate import estimate, model_size, smallest_gain
 from a2rl.config.suite import make_suite
 from a2rl.core.settings import Settings
+from a2rl.models.checkpoint import parameters_in_name
 from a2rl.run.disk import MARGIN
 from a2rl.scoring.paired import compare
 from a2rl.scoring.score import ItemResult
@@ -86,6 +87,19 @@ def test_a_dry_run_starts_nothing_and_needs_no_agent_or_model(
     assert (found["runs"], found["agent_hours"], len(found["grid"])) == (5, 60, 5)
     assert {run["driver"] for run in found["grid"]} == {"claude-opus-4-6", "gpt-5.4", "gemini-2.5-flash"}
     assert found["tasks"][0]["items"] == 1319
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [
+        ("Qwen/Qwen2.5-0.5B", 500_000_000),
+        ("HuggingFaceTB/SmolLM2-135M@main", 135_000_000),
+        ("mistralai/Mixtral-8x7B-v0.1", 56_000_000_000),
+        ("nobody/Phi-mini", None),
+    ],
+)
+def test_a_models_name_says_how_many_parameters_it_has(model: str, parameters: int | None) -> None:
+    assert parameters_in_name(model) == parameters
 
 
 def test_a_dry_run_says_what_may_not_fit_on_the_disk(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
