@@ -82,7 +82,7 @@ def parse_json(text: bytes) -> Any:
     """
     if sum(map(text.count, (b",", b"[", b"{"))) > MAX_JSON_VALUES:
         raise ValueError("it has too many values")
-    return json.loads(text, object_pairs_hook=_unique_keys)
+    return json.loads(text.decode(), object_pairs_hook=_unique_keys)  # of bytes, it would also read UTF-16
 
 
 def read_json(path: Path, name: str, largest: int = MAX_JSON_BYTES) -> dict[str, Any]:

@@ -210,7 +210,8 @@ def tensors_in(path: Path, caps: Caps = UNKNOWN_BASE) -> dict[str, Tensor]:
         caps.check_header_bytes(length)
         try:
             header = parse_json(file.read(length))
-            if not all(isinstance(text, str) for text in (header.pop("__metadata__", None) or {}).values()):
+            metadata = header.pop("__metadata__", None)
+            if metadata is not None and not all(isinstance(text, str) for text in metadata.values()):
                 raise broken  # the library would refuse it
             caps.check_number(len(header))
             _refuse_long_names(header, path.name)

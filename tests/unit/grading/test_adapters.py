@@ -315,7 +315,7 @@ def test_a_file_that_the_library_cannot_read_is_refused(base_model: Path, tmp_pa
     raw = weights.read_bytes()
     length = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8 : 8 + length])
-    for metadata in ({"format": 1}, ["pt"], "pt"):
+    for metadata in ({"format": 1}, ["pt"], "pt", [], "", 0):
         write_raw_safetensors(weights, {"__metadata__": metadata, **header}, raw[8 + length :])
         with pytest.raises(InvalidSubmissionError, match="not a valid safetensors file"):
             check_adapter(folder, base_model)

@@ -188,6 +188,13 @@ def test_json_with_too_many_values_is_not_read() -> None:
         parse_json(b"[" + b"{}," * MAX_JSON_VALUES)  # reading it would end in another error
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32", "utf-8-sig"])
+def test_json_in_another_encoding_than_utf_8_is_not_read(encoding: str) -> None:
+    """The libraries that read it next refuse it."""
+    with pytest.raises(ValueError, match=r"decode|Expecting|BOM"):
+        parse_json('{"a": 1}'.encode(encoding))
+
+
 ADAPTERS: dict[str, tuple[dict[str, Any], dict[str, Weight] | None, str]] = {
     "many tensors": ({}, {f"{LAYER}{number}.lora_A.weight": ONE for number in range(1_200)}, r"more than \d+ tensors"),
     "many patterns": ({"rank_pattern": {f"x{number}": 2 for number in range(1_200)}}, None, "keys of rank_pattern"),
