@@ -5,6 +5,7 @@ GGUF files and wheels are written here, so that a test can also write damaged on
 
 import hashlib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,11 @@ WEIGHTS_DIGEST = "2fb76a4744c52ab9de535a0abf11c122c50f89dd16d18cc3e9325ab91b85ea
 FREE = Licence("mit", "MIT License", "https://example.org/mit")
 
 
-def write_gguf(path: Path, seed: int = 0, without: str = "") -> Path:
-    """Writes a Llama model of one layer whose matrices are in Q4_1, and a byte-level tokenizer; may leave out one."""
+def write_gguf(path: Path, seed: int = 0, without: str = "", factors: Sequence[float] = ()) -> Path:
+    """Writes a Llama model of one layer whose matrices are in Q4_1, and a byte-level tokenizer; may leave out one.
+
+    `factors` say by how much its positions are scaled.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter, TokenType
     from gguf.quants import quantize
 
@@ -64,6 +68,8 @@ def write_gguf(path: Path, seed: int = 0, without: str = "") -> Path:
         writer.add_tensor(f"{name}.weight", quantize(matrix, kind), raw_dtype=kind)
     for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(HIDDEN, np.float32))
+    if factors:
+        writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

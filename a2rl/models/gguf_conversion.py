@@ -8,15 +8,25 @@ The weights are stored in bfloat16. That is the type in which such models are tr
 of float32, which every submission has to be. It rounds each weight by at most 0.4%, where the steps of a 4-bit
 quantisation are about 7% of a block's largest weight. The same file always gives the same bytes: each weight is
 computed on its own, in float32.
+
+transformers drops what it does not know without a word, such as how positions are scaled (rope scaling). Weights have
+no meaning without it, so it is taken from the file here, or the file is refused.
 """
 
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from a2rl.models.caps import MAX_JSON_VALUES
 
 SAID = ("split.count", "general.architecture", "tokenizer.ggml.model")
+SCALES = ("scaling.factor", "scale_linear")
+"""The keys of `ARCHITECTURE.rope.` that say by how much positions are scaled: the second is that of older files."""
+SCALED = "it scales positions (rope scaling), which transformers does not read from GGUF: use the model's *.safetensors"
+CONTEXT = 8192
+"""The context for which Llama 3 was trained before its positions were scaled."""
 
 
 def unsuitable(gguf: Path) -> str:
@@ -37,8 +47,11 @@ def unsuitable(gguf: Path) -> str:
             return found
 
     try:
-        fields = Reader(gguf).fields
-        parts, architecture, tokenizer = (fields[each].contents() if each in fields else None for each in SAID)
+        file = Reader(gguf)
+        parts, architecture, tokenizer = (_said(file, each) for each in SAID)
+        scales = [_said(file, f"{architecture}.rope.{each}") for each in SCALES]
+        if _said(file, f"{architecture}.rope.scaling.type") == "none":
+            scales = []
     except (ValueError, IndexError, KeyError, OSError, RecursionError) as error:
         return f"it is damaged, or no GGUF file ({error})"
     if isinstance(parts, int) and parts > 1:
@@ -48,7 +61,51 @@ def unsuitable(gguf: Path) -> str:
         return f"transformers cannot read the architecture {architecture} from GGUF, only {known}"
     if tokenizer is None:
         return "it has no tokenizer: get a file of the whole model"
+    has_factors = any(tensor.name.startswith("rope_factors_") for tensor in file.tensors)
+    if has_factors or any(scale not in (None, 0, 1) for scale in scales):
+        return SCALED
     return ""
+
+
+def _said(file: Any, key: str) -> Any:
+    return file.fields[key].contents() if key in file.fields else None
+
+
+def rope_of(gguf: Path, rope: dict[str, Any]) -> dict[str, Any]:
+    """Returns how a file encodes positions, for config.json.
+
+    Args:
+        gguf: A file that is not unsuitable.
+        rope: `rope_parameters` as transformers made them.
+
+    Raises:
+        SystemExit: There is no configuration for it.
+    """
+    from gguf import GGUFReader
+
+    file = GGUFReader(gguf)
+    architecture = _said(file, "general.architecture")
+    rope = dict(rope)
+    if (theta := _said(file, f"{architecture}.rope.freq_base")) is not None:
+        rope["rope_theta"] = theta
+    factors = next((tensor.data.tolist() for tensor in file.tensors if tensor.name == "rope_freqs.weight"), None)
+    if factors is None or architecture == "gemma4":  # its factors say which part is encoded, as its configuration does
+        return rope
+    if (scaling := llama3_scaling(factors, rope["rope_theta"])) is None:
+        sys.exit(SCALED)
+    return rope | scaling
+
+
+def llama3_scaling(factors: Sequence[float], theta: float) -> dict[str, Any] | None:
+    """Returns the scaling of Llama 3.1 and later, if these are the factors by which it stretches the wavelengths."""
+    most = max(factors)
+    turns = [CONTEXT * theta ** (-number / len(factors)) / (2 * math.pi) for number in range(len(factors))]
+    kept = [min(max((each - 1) / 3, 0), 1) for each in turns]  # none below one turn in the context, all from four on
+    found = [factor * (1 - part + part * most) for factor, part in zip(factors, kept, strict=True)]
+    if not 1 <= most < math.inf or not all(math.isclose(each, most, rel_tol=1e-3) for each in found):
+        return None
+    limits = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": CONTEXT}
+    return {"rope_type": "llama3", "factor": most, **limits}
 
 
 def convert(gguf: Path, folder: Path) -> None:
@@ -69,7 +126,7 @@ def convert(gguf: Path, folder: Path) -> None:
     )
     if missing := sorted(loading["missing_keys"]):  # they would be random
         sys.exit(f"it lacks weights, such as {missing[0]}: get a file of the whole model")
-    model = AutoModelForCausalLM.from_config(_plain(read.config), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(_plain(read.config, gguf), dtype=torch.bfloat16)
     model.load_state_dict(read.state_dict())
     model.generation_config = read.generation_config
     model.save_pretrained(folder)
@@ -78,9 +135,12 @@ def convert(gguf: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _plain(config: Any) -> Any:
-    """Returns the configuration without what only the GGUF file needs."""
+def _plain(config: Any, gguf: Path) -> Any:
+    """Returns the configuration without what only the GGUF file needs, and with what transformers drops."""
     fields = config.to_dict()
+    if rope := fields.get("rope_parameters"):
+        whole = rope.get("full_attention")  # each kind of layer may have its own
+        fields["rope_parameters"] = {**rope, "full_attention": rope_of(gguf, whole)} if whole else rope_of(gguf, rope)
     for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         fields.pop(name, None)
     return type(config).from_dict(fields)
