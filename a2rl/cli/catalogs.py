@@ -17,7 +17,7 @@ from rich.text import Text
 from a2rl.agent_systems.definition import agent_ids, find_agent
 from a2rl.agent_systems.installation import Installation
 from a2rl.cli.console import err, out, print_json, print_table, say, say_aside
-from a2rl.cli.options import Json, Source
+from a2rl.cli.options import Json, Source, nearest_variant
 from a2rl.cli.progress import byte_bar
 from a2rl.core.errors import A2rlError, UsageError, unknown_name
 from a2rl.core.files import machine_failure
@@ -302,7 +302,6 @@ def check(
 
     Example: `a2rl tasks check ./capitals`
     """
-    from a2rl.cli.scoring import nearest_variant
     from a2rl.task_api.check import TaskCheck
 
     settings = Settings.load()

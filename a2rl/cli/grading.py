@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from a2rl.cli.console import out, print_json, print_table, say
-from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant
+from a2rl.cli.options import Json, Judge, Source, Split, Task, Variant, nearest_variant
 from a2rl.cli.progress import progress_bar
 from a2rl.core.errors import A2rlError, UsageError
 from a2rl.core.settings import Settings
@@ -79,8 +79,6 @@ def prepare(task: Task, variant: Variant = "mini", source: Source = None) -> Non
 
     Example: `a2rl prepare --task gsm8k --variant full --source ~/gsm8k`
     """
-    from a2rl.cli.scoring import nearest_variant
-
     settings = Settings.load()
     found = load_task(find_task(task, settings.root), settings.root)
     folder = prepare_data(found.id, nearest_variant(found, variant, source), source, settings)

@@ -9,9 +9,12 @@ import typer
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 
+from a2rl.config.plan import check_source
 from a2rl.config.suite import SETTINGS, SUITE_SETTINGS, Function, Setting, with_parameters
+from a2rl.core.errors import unknown_name
 from a2rl.run.budget import format_duration
 from a2rl.run.spec import RunSettings
+from a2rl.task_api import contract
 
 RunId = Annotated[str, typer.Argument(help="Run id.")]
 RunIds = Annotated[list[str], typer.Argument(help="Run ids.")]
@@ -26,6 +29,28 @@ Source = Annotated[
 Split = Annotated[str, typer.Option(help="public, private or all.")]
 Judge = Annotated[str | None, typer.Option(help=RunSettings.model_fields["judge"].description)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]
+
+
+def one_of(kind: str, name: str, known: Any) -> Any:
+    """Checks that a name is one of those of a Literal and returns it.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if name not in get_args(known):
+        raise unknown_name(kind, name, get_args(known))
+    return name
+
+
+def nearest_variant(task: contract.Task, name: str, source: Path | None) -> contract.Variant:
+    """Returns the variant of a task with this name, or else the one that there is.
+
+    Raises:
+        UsageError: No variant has this name, or it takes no copy of data, and there is a `source`.
+    """
+    variant = task.nearest(one_of("variant", name, contract.Variant))
+    check_source(source, variant)
+    return variant
 
 
 def finite(value: float) -> float:

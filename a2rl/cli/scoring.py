@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args
+from typing import NamedTuple, cast
 
 from a2rl.cli.catalogs import fetch
+from a2rl.cli.options import nearest_variant, one_of
 from a2rl.config.params import Params, load_params
-from a2rl.config.plan import check_source
 from a2rl.config.preset import parsed, resolved
-from a2rl.core.errors import A2rlError, IntegrityError, UsageError, unknown_name
+from a2rl.core.errors import A2rlError, IntegrityError, UsageError
 from a2rl.core.files import read_jsonl, write_jsonl
 from a2rl.core.settings import Settings
 from a2rl.core.urls import require_certificates, require_proxies
@@ -62,28 +62,6 @@ def task_options(arguments: Sequence[str]) -> dict[str, str]:
             )
         found[name.removeprefix("--")] = value if is_whole else waiting.pop(0)
     return found
-
-
-def one_of(kind: str, name: str, known: Any) -> Any:
-    """Checks that a name is one of those of a Literal and returns it.
-
-    Raises:
-        UsageError: It is not.
-    """
-    if name not in get_args(known):
-        raise unknown_name(kind, name, get_args(known))
-    return name
-
-
-def nearest_variant(task: Task, name: str, source: Path | None) -> Variant:
-    """Returns the variant of a task with this name, or else the one that there is.
-
-    Raises:
-        UsageError: No variant has this name, or it takes no copy of data, and there is a `source`.
-    """
-    variant = task.nearest(one_of("variant", name, Variant))
-    check_source(source, variant)
-    return variant
 
 
 def usable_judge(

@@ -13,7 +13,7 @@ import typer
 from a2rl.agent_systems.definition import recorded_agent
 from a2rl.cli.catalogs import fetch
 from a2rl.cli.console import print_error, print_json, say
-from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant, finite
+from a2rl.cli.options import Json, RunId, Source, Submission, Task, Variant, finite, one_of
 from a2rl.cli.progress import progress_bar
 from a2rl.cli.stored_runs import PublicKey, find_run
 from a2rl.core.errors import InfrastructureError, InvalidSubmissionError, UsageError
@@ -221,7 +221,6 @@ def harbor_task(
 
     Example: `a2rl export harbor gsm8k --model smollm2-135m --budget 2h`
     """
-    from a2rl.cli.scoring import one_of
     from a2rl.export.harbor_task import write_harbor_task
     from a2rl.task_api.contract import Variant as Known
 

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors import deserialize
@@ -38,5 +39,6 @@ def test_no_header_is_kept_as_an_agent_wrote_it(tmp_path: Path, header: str) -> 
     file.write_bytes(struct.pack("<Q", len(header)) + header.encode() + b"1234")
     before = file.stat().st_ino
     keep_only(tmp_path, tensors_in(file))
-    assert deserialize(file.read_bytes()) == [("a", {"dtype": "F32", "shape": [1], "data": b"1234"})]
+    read: Any = deserialize  # the library gives it no types
+    assert read(file.read_bytes()) == [("a", {"dtype": "F32", "shape": [1], "data": b"1234"})]
     assert file.stat().st_ino == before
