@@ -107,7 +107,6 @@ def test_all_that_is_the_graders_is_closed(run: RunDir) -> None:
     assert stat.S_IMODE(run.root.stat().st_mode) == 0o700
     user = unused_user()
     assert closed_parent(run.workspace / "code", user) is not None
-    run.given.mkdir()
     close_to_others(run, keep_way=True)
     assert stat.S_IMODE(run.root.stat().st_mode) == 0o711
     others = [path for path in run.root.iterdir() if path not in (run.workspace, run.given)]
