@@ -111,7 +111,8 @@ def test_the_agent_gets_copies_and_a_clean_environment(
     host = replace(settings, environ={**settings.environ, "OPENAI_API_KEY": "sk-secret"})
     visible = make_hidden(tmp_path / "visible", items=2)
     (tmp_path / "description.md").write_text("x")
-    shutil.rmtree(run.workspace)
+    for made in (run.workspace, run.given):
+        shutil.rmtree(made)
     build_workspace(run, base_model, visible, tmp_path / "description.md")
     agent = Agent(id="a", title="a", start=("true",))
     assert "sk-secret" not in agent_environment(run, agent, "http://x", host).values()

@@ -94,7 +94,8 @@ def work(new_run: Callable[..., RunDir], settings: Settings, base_model: Path, t
 
     def do(command: list[str], **changes: object) -> str:
         run = new_run(**changes)
-        shutil.rmtree(run.workspace)
+        for made in (run.workspace, run.given):
+            shutil.rmtree(made)
         build_workspace(run, base_model, tmp_path / "visible", tmp_path / "description.md")
         environment = agent_environment(run, agent, f"http://127.0.0.1:{grader}", settings)
         confinement = confinement_of(run, agent, settings, isolation, connect=(grader,))
