@@ -39,7 +39,7 @@ LIMITS = Limits(entries=10_000, depth=32, seconds=5.0)
 LOCK_TIMEOUT_S = 60.0
 MAX_MESSAGE_CHARS = 300
 Missed = Callable[[str], object]
-"""Is called with the paths, in the code folder, of what should be recorded and is not."""
+"""Called with the path, in the code folder, of each file that should be recorded and is not."""
 GIT_TIMEOUT_S, CHECK_TIMEOUT_S = 60, 600
 """A check reads every object, which takes a slow disk long; it is not part of a run."""
 CODE, SEEN = "refs/heads/main", "refs/a2rl/seen"

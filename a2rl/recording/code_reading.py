@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from a2rl.core.errors import InfrastructureError, IntegrityError
+from a2rl.core.model_text import encodable
 from a2rl.core.processes import tied_to_parent
 from a2rl.linux.untrusted_folder import printable_name
 from a2rl.recording import code_history
@@ -68,11 +69,7 @@ def code_at(repository: Path, commit: str) -> dict[str, str]:
     wanted = {each.path: each.blob for each in _files(repository, commit) if each.size <= MAX_FILE_BYTES}
     chosen = dict(list(wanted.items())[:MAX_FILES])
     texts = {path: _git(repository, "cat-file", "blob", blob) for path, blob in chosen.items()}
-    return {
-        path.encode("utf-8", "replace").decode(): text.decode("utf-8", "replace")
-        for path, text in texts.items()
-        if b"\0" not in text
-    }
+    return {encodable(path): text.decode("utf-8", "replace") for path, text in texts.items() if b"\0" not in text}
 
 
 def changed_copies(repository: Path) -> list[str]:

@@ -134,8 +134,8 @@ def visible_of(run: RunDir) -> Path:
     Raises:
         MissingInputError: It is not there.
     """
-    hidden, prepared = hidden_of(run), settings_of(run).data(run.spec.task, run.spec.variant)
-    return (prepared if eval_set(run.spec, settings_of(run)) else hidden.parent) / "visible"
+    beside = hidden_of(run).with_name("visible")
+    return beside if beside.is_dir() else settings_of(run).data(run.spec.task, run.spec.variant) / "visible"
 
 
 def _models(run: RunDir, find: FindModel) -> Iterator[Path]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from a2rl.core.database import open_database, read_database, rows_of
 from a2rl.core.errors import InfrastructureError, IntegrityError
 from a2rl.core.files import canonical_json, digest_of
+from a2rl.core.model_text import encodable
 from a2rl.core.secrets import scrub
 from a2rl.run.events import EVENTS, Event, Graded
 
@@ -174,7 +175,7 @@ def _insert(database: sqlite3.Connection, event: Event) -> Entry:
     """Adds the event as the last entry of the chain."""
     last = database.execute("SELECT seq, hash FROM events ORDER BY seq DESC LIMIT 1").fetchone()
     seq, previous = (last[0] + 1, last[1]) if last else (1, GENESIS)
-    at, body = time.time(), scrub(canonical_json(event.model_dump(mode="json"))).encode("utf-8", "replace").decode()
+    at, body = time.time(), encodable(scrub(canonical_json(event.model_dump(mode="json"))))
     entry_hash = chain_hash(seq, at, event.kind, body, previous)
     database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", (seq, at, event.kind, body, previous, entry_hash))
     return Entry(seq, at, event, previous, entry_hash)

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -156,7 +156,7 @@ def as_json(prompt: Prompt) -> str:
 @pytest.fixture(scope="module")
 def cases(request: pytest.FixtureRequest) -> list[Case]:
     tests: list[Any] = [each for each in request.session.items if each.path == request.path]
-    return list(dict.fromkeys(Case(**each.callspec.params) for each in tests))
+    return list(dict.fromkeys(each.callspec.params["case"] for each in tests))
 
 
 @pytest.fixture(scope="module")
@@ -198,49 +198,45 @@ def meta_of(case: Case, repository: Path) -> dict[str, object]:
     }
 
 
-ways = pytest.mark.parametrize(
-    ("examples", "chat", "wording"),
-    [
-        pytest.param(False, False, "repaired", id="without examples, text"),
-        pytest.param(True, False, "repaired", id="with examples, text", marks=pytest.mark.heavy),
-        pytest.param(False, True, "repaired", id="without examples, chat", marks=pytest.mark.heavy),
-        pytest.param(True, True, "repaired", id="with examples, chat"),
-        pytest.param(True, False, "faithful", id="with the reference's, text"),
-        pytest.param(True, True, "faithful", id="with the reference's, chat", marks=pytest.mark.heavy),
-    ],
-)
+WAYS = {
+    "without examples, text": (False, False, "repaired"),
+    "with examples, text": (True, False, "repaired"),
+    "without examples, chat": (False, True, "repaired"),
+    "with examples, chat": (True, True, "repaired"),
+    "with the reference's, text": (True, False, "faithful"),
+    "with the reference's, chat": (True, True, "faithful"),
+}
+QUICK_WAYS = ("without examples, text", "with examples, chat", "with the reference's, text")
 
 
-@ways
-@pytest.mark.parametrize(
-    "task", [task if task in QUICK else pytest.param(task, marks=pytest.mark.heavy) for task in SHARED]
-)
+def each_case(tasks: Iterable[str], quick: Iterable[str]) -> pytest.MarkDecorator:
+    """Tests all ways of asking; heavy are those of other tasks than the quick ones, and three of the ways."""
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(
+                Case(task, *asked),
+                id=f"{task}, {way}",
+                marks=() if task in quick and way in QUICK_WAYS else pytest.mark.heavy,
+            )
+            for task in tasks
+            for way, asked in WAYS.items()
+        ],
+    )
+
+
+@each_case(SHARED, QUICK)
 def test_the_agent_trains_with_the_graders_prompts(
-    task: str,
-    examples: bool,
-    chat: bool,
-    wording: str,
-    folders: Folders,
-    trained: Mapping[Case, dict[str, list[Any]]],
-    repository: Path,
+    case: Case, folders: Folders, trained: Mapping[Case, dict[str, list[Any]]], repository: Path
 ) -> None:
-    case = Case(task, examples, chat, wording)
     assert set(map(json.dumps, trained[case]["prompts"])) == set(graded(case, folders, repository))
 
 
-@ways
-@pytest.mark.parametrize("task", ONE_TURN)
+@each_case(ONE_TURN, ONE_TURN)
 def test_what_the_agent_imitates_is_right_for_both(
-    task: str,
-    examples: bool,
-    chat: bool,
-    wording: str,
-    folders: Folders,
-    trained: Mapping[Case, dict[str, list[Any]]],
-    repository: Path,
+    case: Case, folders: Folders, trained: Mapping[Case, dict[str, list[Any]]], repository: Path
 ) -> None:
     """For the agent's own reward, and for the grader."""
-    case = Case(task, examples, chat, wording)
     found = trained[case]
     answers = dict(zip(map(json.dumps, found["prompts"]), found["imitated"], strict=True))
     results = graded(case, folders, repository, lambda prompt: answers[as_json(prompt)])
